@@ -26,7 +26,6 @@ from kindling.data.sources.source import Source, Split
 from kindling.inference.evaluation import (
     bins,
     calibrate,
-    describe_evaluation,
     evaluate,
     evaluate_path,
     fit_temperature,
@@ -74,7 +73,7 @@ def test_measures_are_part_of_the_answer(train: Train) -> None:
     assert answer["recall"]["weighted"] == pytest.approx(answer["accuracy"])
     assert (answer["top_k"], answer["f1"]["macro"]) == (3, found.measures.f1.macro)
     assert answer["top_k_accuracy"] >= answer["accuracy"]
-    assert f"top-3 accuracy {found.measures.top_k_accuracy:.2%}\n" in describe_evaluation(found)
+    assert f"top-3 accuracy {found.measures.top_k_accuracy:.2%}\n" in found.describe()
     with pytest.raises(InputError, match="--top-k 11: the model has 10 classes"):
         evaluate_path(run.folder, None, top_k=11)
 
@@ -102,7 +101,7 @@ def test_each_accuracy_stands_beside_the_share_of_the_largest_class(
     tested = f"accuracy {run.result['test/acc']:.2%} (largest class 70.00%), loss "
     assert tested in lines["test"]
     found = evaluate_path(run.folder, None)
-    assert tested in describe_evaluation(found)
+    assert tested in found.describe()
     assert found.to_primitives()["largest_class"] == 0.7
     page = write_report([run.folder], models=False).read_text()
     assert "<dt>largest class</dt><dd>70.00%</dd>" in page
@@ -148,7 +147,7 @@ def test_the_evaluation_tells_once_what_the_training_told(
         begun = [line for line in caplog.messages if line.startswith(f"{tmp_path}/")]
         caplog.clear()
         own = None if data is None else str(config.to_primitives()["data"]["path"])
-        describe_evaluation(evaluate_path(run.folder, own, calibrated=True))
+        evaluate_path(run.folder, own, calibrated=True).describe()
     assert caplog.messages == expected == begun
 
 
@@ -193,7 +192,7 @@ def test_confusion_by_hand(train: Train) -> None:
     only_ones = Split(torch.zeros(2, 2), torch.tensor([1, 1]))
     found = evaluate(trained, Source("toy", split, only_ones, ("0", "1")))
     assert found.per_class == [None, 1.0]
-    assert "-" in describe_evaluation(found)
+    assert "-" in found.describe()
 
 
 @pytest.mark.parametrize("name", [*FOLDERS])

@@ -19,7 +19,6 @@ from kindling.inference.committees.making import make_committee
 from kindling.inference.committees.members import read_request
 from kindling.inference.evaluation import (
     calibrate,
-    describe_evaluation,
     evaluate,
     evaluate_path,
     fit_temperature,
@@ -200,7 +199,7 @@ def test_the_temperature_is_that_of_the_mean(trained: Trained) -> None:
 
 
 def test_the_evaluation_says_that_copies_were_averaged(run: Run, command: Command) -> None:
-    told = describe_evaluation(evaluate_path(run.folder, None, copies=3, calibrated=True))
+    told = evaluate_path(run.folder, None, copies=3, calibrated=True).describe()
     lines = told.splitlines()
     assert lines[1] == "probabilities are means over each sample and 3 augmented copies"
     assert lines[2].startswith("accuracy ")

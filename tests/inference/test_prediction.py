@@ -19,7 +19,7 @@ from kindling.config.faults import check
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.published import read_idx_set
 from kindling.inference import inputs
-from kindling.inference.evaluation import describe_evaluation, evaluate_path
+from kindling.inference.evaluation import evaluate_path
 from kindling.inference.inputs import read_inputs, read_request
 from kindling.inference.likeness import likeness_of
 from kindling.inference.pictures import Picture
@@ -433,8 +433,8 @@ def test_names_of_classes_are_written_as_they_are_and_printed_clean(
     ]
     evaluation = evaluate_path(on_persian.folder, str(new))
     assert evaluation.labels == trained.labels
-    assert "\u200c" not in describe_evaluation(evaluation)
-    assert "as a\ufffdb" in describe_evaluation(evaluation)
+    assert "\u200c" not in evaluation.describe()
+    assert "as a\ufffdb" in evaluation.describe()
 
 
 def test_a_text_that_training_did_not_see_is_a_fault_of_its_file(

@@ -45,7 +45,7 @@ def compare(trained: Trained, source: Source) -> list[Compared]:
     if task == CLASSIFICATION:
         own, true = said.argmax(1).numpy(), test.labels.numpy()
     else:
-        own, true = map(_column, (trained.task.predicted(said), trained.restored(test.labels)))
+        own, true = map(_column, (said, trained.restored(test.labels)))
     rows, ends = len(test), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     weights = np.ones(rows) if test.weights is None else test.weights.double().numpy()
     drawn = np.random.default_rng(0).multinomial(rows, np.full(rows, 1 / rows), DRAWS)

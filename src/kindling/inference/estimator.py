@@ -4,7 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
@@ -21,15 +21,18 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from kindling.config.compose import compose
-from kindling.config.schema import Config, Csv
+from kindling.config.compose import check_all, compose, shared_composer
+from kindling.config.drawn import batch_size, draw_settings
+from kindling.config.schema import Config, Csv, joint_hash
+from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.source import COPIES
-from kindling.data.tables.columns import Columns
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import Table, as_table
+from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
 from kindling.inference.model import Model
 from kindling.records.folder import MOST_MEMBERS, Row, Run
 from kindling.records.loading import Trained, open_trained
+from kindling.records.lookup import COMMITTEE
 from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.resources import require_memory
@@ -52,22 +55,23 @@ WHY_NOT = {  # what other estimators have
 }
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """What the classifier and the regressor share."""
 
-    hidden_sizes: Sequence[int] | int
-    lr: float
-    optimizer: str
-    weight_decay: float
-    max_epochs: int
-    batch_size: int
-    val_fraction: float | None
-    pack: int | None
-    encode: Literal["auto"] | Sequence[str] | None
-    random_state: int | np.random.RandomState | None
-    overrides: Sequence[str] | str
-    folder: str | Path | None
-    columns_: Columns
+    hidden_sizes: Sequence[int] | int = (32,)
+    _: KW_ONLY
+    lr: float = 0.01
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    weight_decay: float = 0.0
+    max_epochs: int = 50
+    batch_size: int = 100
+    val_fraction: float | None = None
+    pack: int | None = None
+    encode: Literal["auto"] | Sequence[str] | None = None
+    random_state: int | np.random.RandomState | None = 0
+    overrides: Sequence[str] | str = ()
+    folder: str | Path | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -96,8 +100,24 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
         if not (self.encode in (None, "auto") or isinstance(self.encode, list | tuple)):
             raise ValueError(f"encode={self.encode!r:.80}: must be 'auto', a list of texts or None")
-        features, labels = self._checked(X, y)
-        self._train(_dense(features), labels, sample_weight)
+        found, labels = self._checked(X, y)
+        features = _dense(found)
+        _warn_of_scale(features, type(self).__name__)
+        own: tuple[NDArray[Any], ...] = (features, labels)
+        try:
+            if sample_weight is not None:
+                weights = _check_sample_weight(sample_weight, features, ensure_non_negative=True)
+                own = (*own, weights)
+            trained, self.history_ = self._run(own)
+        except Interrupted as error:
+            told = "stopped; nothing was kept" if self.folder is None else str(error)
+            raise Interrupted(error.number, told) from None
+        except InputError as error:
+            text = str(error).replace("data=(x, y), test=(x_test, y_test)", "X and y")
+            raise ValueError(text) from None
+        self.model_ = Model(trained)
+        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
+        self.n_iter_ = len(self.history_) - 1
         return self
 
     def _validated(self, X: Inputs, y: ArrayLike, **how: Any) -> tuple[Any, NDArray[Any]]:  # noqa: N803
@@ -150,38 +170,18 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """The overrides of the task."""
         raise NotImplementedError
 
-    def _train(
-        self, features: NDArray[np.float32], labels: NDArray[Any], weights: ArrayLike | None
-    ) -> None:
-        """Raises ValueError with all faults of the settings."""
-        _warn_of_scale(features, type(self).__name__)
-        own: tuple[NDArray[Any], ...] = (features, labels)
-        try:
-            if weights is not None:
-                own = (*own, _check_sample_weight(weights, features, ensure_non_negative=True))
-            trained, self.history_ = self._run(own)
-        except Interrupted as error:
-            told = "stopped; nothing was kept" if self.folder is None else str(error)
-            raise Interrupted(error.number, told) from None
-        except InputError as error:
-            text = str(error).replace("data=(x, y), test=(x_test, y_test)", "X and y")
-            raise ValueError(text) from None
-        self.model_ = Model(trained)
-        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
-        self.n_iter_ = len(self.history_) - 1
-
     def _run(self, own: tuple[NDArray[Any], ...]) -> tuple[Trained, list[Row]]:
         """The trained model, and the history of its best network."""
-        seed = self._seed()  # perhaps from NumPy's global stream, which goes on
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):  # perhaps NumPy's global stream, which goes on
+            seed = check_random_state(seed).randint(2**31)
         test = tuple(part[:1] for part in own[:2])  # a run has one; nobody reads its metrics here
-        given, settings = Given.of(None, own, None, test), self._settings(seed)
+        given, settings = Given.of(None, own, None, test), self._settings(int(seed))
         if self.pack is not None:
-            return self._pack(settings, seed, given)
-        found, config = None, given.tried(compose(*settings))
-        if self.folder is None:
-            found = train_in_memory(config, TOLD_AS)
-        if found is None:
-            found = self._in_a_folder(config)
+            return self._pack(settings, int(seed), given)
+        config = given.tried(compose(*settings))
+        found = train_in_memory(config, TOLD_AS) if self.folder is None else None
+        found = found or self._in_a_folder(config)
         if found.trained is None:
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
         return found.trained, found.history
@@ -195,11 +195,42 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return MemoryRun(None if diverged else self._opened(run), run.history)
 
     def _pack(self, settings: Sequence[str], seed: int, given: Given) -> tuple[Trained, list[Row]]:
-        from kindling.inference.committees.packing import fit_pack  # as above
+        """Trains networks with drawn settings into folders 0, 1, …, and makes their committee. The
+        size of batches follows from the number of samples, unless `settings` have it. Raises
+        InputError for faults of the settings, and if fewer than two networks can be trained."""
+        from kindling.inference.committees.making import make_committee
+        from kindling.training.fit import fit_stack  # as above
+        from kindling.training.grouping import group_trials
 
         with self._own_folder() as folder, random_state.kept():
-            made, members = fit_pack(settings, self._networks(), seed, given, folder)
-            return self._opened(made), members[0].history
+            networks = self.pack
+            if not isinstance(networks, int | np.integer) or not 2 <= networks <= MOST_MEMBERS:
+                raise InputError(
+                    f"pack={networks!r:.80}: must be a number from 2 to {MOST_MEMBERS}"
+                )
+            drawn = draw_settings(int(networks), seed)
+            assert given.arrays is not None
+            size = f"data.batch_size={batch_size(len(given.arrays.arrays['x']))}"
+            points = [
+                [size, *settings, *(f"{key}={values[number]}" for key, values in drawn.items())]
+                for number in range(int(networks))
+            ]
+            checked = check_all(*shared_composer().points(points))
+            configs = [given.hold(config) for config in checked]
+            source = open_source(configs[0].data, configs[0].task)
+            runs: list[Run] = []
+            for group in group_trials(configs):
+                own = [configs[number] for number in group.trials]
+                folders = [folder / str(number) for number in group.trials]
+                runs += fit_stack(own, folders, folder / ".stacks" / joint_hash(own))
+            finished = [run.folder for run in runs if run.best_checkpoint.exists()]
+            if len(finished) < 2:
+                raise InputError("pack: fewer than two networks could be trained; scale X")
+            request = read_request(
+                finished, greedy=PICKS, by="val/loss", folder=folder / COMMITTEE, start=BEST_FIRST
+            )
+            made = make_committee(request, source)
+            return self._opened(made), request.candidates[0].run.history
 
     @contextmanager
     def _own_folder(self) -> Iterator[Path]:
@@ -218,18 +249,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _opened(self, run: Run) -> Trained:
         trained = open_trained(run.folder)
         return trained if self.folder is not None else replace(trained, checkpoint=TOLD_AS)
-
-    def _networks(self) -> int:
-        """Of a pack. Raises InputError."""
-        if not isinstance(self.pack, int | np.integer) or not 2 <= self.pack <= MOST_MEMBERS:
-            raise InputError(f"pack={self.pack!r:.80}: must be a number from 2 to {MOST_MEMBERS}")
-        return int(self.pack)
-
-    def _seed(self) -> int:
-        seed = self.random_state
-        if isinstance(seed, int | np.integer):
-            return int(seed)
-        return int(check_random_state(seed).randint(2**31))
 
     def _settings(self, seed: int) -> list[str]:
         given = self.hidden_sizes
@@ -270,6 +289,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return self.columns_.features(table)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """A network for tables of numbers, which works in pipelines and searches of scikit-learn.
 
@@ -278,51 +298,23 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     run; without it, no file is kept. Inputs should be scaled, for example by StandardScaler; `fit`
     warns of large ones. Sparse inputs become arrays.
 
+    `val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
+    samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
+    drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
+    them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
+    `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
+    texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
+    `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
+    that `fit` did not see has 0 in all its features. `class_weight` has the weight of each
+    class in the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight
+    gives them for the samples that train. With class weights and without `val_fraction`, the
+    training loss chooses the epoch.
+
     After `fit`: `classes_`, `n_features_in_`, `model_` (a Model), `history_` (a row for each epoch,
     as in history.csv), `loss_curve_` (the training loss of each epoch), `n_iter_` (their number).
     """
 
-    def __init__(
-        self,
-        hidden_sizes: Sequence[int] | int = (32,),
-        *,
-        lr: float = 0.01,
-        optimizer: Literal["sgd", "adam", "adamw"] = "adam",
-        weight_decay: float = 0.0,
-        max_epochs: int = 50,
-        batch_size: int = 100,
-        val_fraction: float | None = None,
-        pack: int | None = None,
-        encode: Literal["auto"] | Sequence[str] | None = None,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        overrides: Sequence[str] | str = (),
-        folder: str | Path | None = None,
-    ) -> None:
-        """`val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
-        samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
-        drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
-        them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
-        `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
-        texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
-        `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
-        that `fit` did not see has 0 in all its features. `class_weight` has the weight of each
-        class in the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight
-        gives them for the samples that train. With class weights and without `val_fraction`, the
-        training loss chooses the epoch."""
-        self.hidden_sizes = hidden_sizes
-        self.lr = lr
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.val_fraction = val_fraction
-        self.pack = pack
-        self.encode = encode
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.overrides = overrides
-        self.folder = folder
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
     def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
         features, classes = self._validated(X, y)
@@ -335,15 +327,10 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return features, numbers
 
     def _own_settings(self) -> list[str]:
-        # The loss on all samples has no class weights.
-        weighted = self.class_weight is not None and self.val_fraction is None
-        monitor = "train/loss" if weighted else "val/loss"
-        return [*self._class_weights(), f"checkpoint.monitor={monitor}"]
-
-    def _class_weights(self) -> list[str]:
         given = self.class_weight
         if given is None:
-            return []
+            return ["checkpoint.monitor=val/loss"]
+        weights = "balanced"
         if isinstance(given, Mapping):
             unknown = [each for each in given if each not in self.classes_.tolist()]
             if unknown:
@@ -351,11 +338,13 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
                     f"class_weight has the class {unknown[0]!r}; y has the classes "
                     f"{', '.join(map(str, self.classes_))[:200]}"
                 )
-            weights = ",".join(str(given.get(each, 1)) for each in self.classes_.tolist())
-            return [f"trainer.class_weights=[{weights}]"]
-        if given != "balanced":
+            listed = ",".join(str(given.get(each, 1)) for each in self.classes_.tolist())
+            weights = f"[{listed}]"
+        elif given != "balanced":
             raise ValueError(f"class_weight={given!r}: must be a dictionary, 'balanced' or None")
-        return ["trainer.class_weights=balanced"]
+        # The loss on all samples has no class weights.
+        monitor = "train/loss" if self.val_fraction is None else "val/loss"
+        return [f"trainer.class_weights={weights}", f"checkpoint.monitor={monitor}"]
 
     def predict_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
         """The probability of each class of `classes_`, (N, classes)."""
@@ -374,47 +363,19 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return classes
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """A network that predicts numbers, for pipelines and searches of scikit-learn.
 
     Without hidden layers it is a linear regression. All but `loss` is as in KindlingClassifier. The
-    numbers are standardised inside; predictions are in their own unit.
+    numbers are standardised inside; predictions are in their own unit. The loss `huber` is squared
+    for errors up to `task.delta` deviations of the numbers, by default 1, and linear beyond, so
+    outliers count less.
 
     After `fit`: `n_features_in_`, `model_`, `history_`, `loss_curve_` and `n_iter_`, as there.
     """
 
-    def __init__(
-        self,
-        hidden_sizes: Sequence[int] | int = (32,),
-        *,
-        loss: Literal["squared_error", "huber"] = "squared_error",
-        lr: float = 0.01,
-        optimizer: Literal["sgd", "adam", "adamw"] = "adam",
-        weight_decay: float = 0.0,
-        max_epochs: int = 50,
-        batch_size: int = 100,
-        val_fraction: float | None = None,
-        pack: int | None = None,
-        encode: Literal["auto"] | Sequence[str] | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        overrides: Sequence[str] | str = (),
-        folder: str | Path | None = None,
-    ) -> None:
-        """`huber` is squared for errors up to `task.delta` deviations of the numbers, by default 1,
-        and linear beyond, so outliers count less."""
-        self.hidden_sizes = hidden_sizes
-        self.loss = loss
-        self.lr = lr
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.val_fraction = val_fraction
-        self.pack = pack
-        self.encode = encode
-        self.random_state = random_state
-        self.overrides = overrides
-        self.folder = folder
+    loss: Literal["squared_error", "huber"] = "squared_error"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -451,14 +412,12 @@ def _dense(features: Any) -> NDArray[np.float32]:
     if not issparse(features):
         return cast(NDArray[np.float32], features)
     rows, columns = features.shape
-    try:
+    with _as_value_errors():
         require_memory(
             f"X is sparse, and as an array of {rows:,} rows and {columns:,} columns it needs",
             4 * COPIES * rows * columns,
             "fewer rows, or fewer columns, as TruncatedSVD makes them",
         )
-    except InputError as error:
-        raise ValueError(str(error)) from None
     return cast(NDArray[np.float32], features.toarray())
 
 
@@ -470,5 +429,5 @@ def _warn_of_scale(features: NDArray[np.float32], name: str) -> None:
         warnings.warn(
             f"column {column} of X has values around {sizes[column]:,.0f}, which a network learns "
             f"badly; scale X first: make_pipeline(StandardScaler(), {name}())",
-            stacklevel=4,
+            stacklevel=3,
         )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from tabulate import tabulate
 from torch import Tensor
@@ -22,16 +22,9 @@ from kindling.data.sources.source import Source, Split
 from kindling.inference import multilabel, regression
 from kindling.inference.logits import averaging, compute_logits
 from kindling.inference.samples import source_of, validation_of
-from kindling.inference.tables import (
-    IN_WORDS,
-    Measures,
-    aligned,
-    averaged_over,
-    by_class,
-    table_of_measures,
-)
+from kindling.inference.tables import AnyEvaluation, Measures, table_of_measures
 from kindling.records.loading import Trained, open_trained
-from kindling.records.outcome import format_metric, largest_class
+from kindling.records.outcome import format_metric, largest_class, text_table
 from kindling.system.errors import InputError
 from kindling.tasks import classification, measures
 
@@ -71,25 +64,14 @@ class Calibration:
     bins: Bins  # as trained
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The loss and the mistakes of a model on a test set."""
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(AnyEvaluation):
+    """The loss, mean cross entropy, and the mistakes of a model on a test set."""
 
-    checkpoint: Path
-    data: str  # the name of the data set
     labels: tuple[str, ...]  # the names of the classes
-    loss: float  # mean cross entropy
     confusion: Tensor  # (classes, classes): [i, j] counts samples of class i predicted as j
     measures: Measures
-    augmented_copies: int = 0  # of each sample, besides the sample; see `averaging`
     calibration: Calibration | None = None
-    measured: ClassVar[str] = IN_WORDS
-
-    def describe(self) -> str:
-        return describe_evaluation(self)
-
-    def table(self) -> list[list[str]]:
-        return table_of_measures(self.measures, self.labels)
 
     @property
     def score(self) -> float:
@@ -115,10 +97,7 @@ class Evaluation:
     def to_primitives(self) -> dict[str, Any]:
         measured = asdict(self.measures)
         del measured["samples"]
-        found = {
-            "checkpoint": str(self.checkpoint),
-            "data": self.data,
-            "augmented_copies": self.augmented_copies,
+        found = super().to_primitives() | {
             "loss": self.loss,
             "accuracy": self.accuracy,
             "largest_class": self.largest_class,
@@ -129,25 +108,37 @@ class Evaluation:
         }
         return found | ({"calibration": asdict(self.calibration)} if self.calibration else {})
 
-
-class AnyEvaluation(Protocol):
-    """A model of any task on a test set."""
-
-    measured: ClassVar[str]  # what `table` has, in words
-
-    @property
-    def loss(self) -> float: ...
-
-    @property
-    def score(self) -> float:
-        """That of the task, as config/measures.py names it."""
-
-    def to_primitives(self) -> dict[str, Any]: ...
-
-    def describe(self) -> str: ...
+    def summary(self) -> str:
+        found = (
+            f"accuracy {format_metric('acc', self.accuracy)} "
+            f"({largest_class(self.largest_class)}), loss {format_metric('loss', self.loss)}"
+        )
+        if self.measures.top_k is not None:
+            accuracy = format_metric("acc", self.measures.top_k_accuracy)
+            found += f"\ntop-{self.measures.top_k} accuracy {accuracy}"
+        return found
 
     def table(self) -> list[list[str]]:
-        """Texts: a header, and a row for each class, label or number."""
+        return table_of_measures(self.measures, self.labels)
+
+    def details(self) -> list[str]:
+        """A table with the accuracy and the predictions of each class, and the calibration, if
+        there is one."""
+        labels = [*map(printable, self.labels)]
+        accuracies = [format_metric("acc", accuracy) for accuracy in self.per_class]
+        rows = zip(labels, accuracies, *self.confusion.T.tolist(), strict=True)
+        parts = [tabulate([*rows], ["class", "accuracy", *(f"as {label}" for label in labels)])]
+        if (found := self.calibration) is not None:
+            temperature = f"temperature {format_metric('temperature', found.temperature)}"
+            before = "mean over copies" if self.augmented_copies else "as trained"
+            scores = [
+                [name, *(format_metric(key, value) for key, value in asdict(each).items())]
+                for name, each in ((before, found.before), (temperature, found.after))
+            ]
+            fitted = f"the temperature was fitted on {found.fitted_on:,} validation samples"
+            header = ["calibration", "ECE", "Brier", "loss"]
+            parts.append(f"{text_table(header, scores, right=header[1:])}\n{fitted}")
+        return parts
 
 
 OTHERS: dict[str, Callable[[Trained, Source, Source | None], AnyEvaluation]] = {
@@ -208,11 +199,16 @@ def evaluate(
         return own(trained, source, trained_on)
     logits = compute_logits(trained, source.test)
     labels = source.test.labels
-    loss = classification.loss(logits.double(), labels).item()
-    confusion = classification.confusion(classification.decide(logits), labels, source.classes)
-    measured = measure(logits, labels, top_k)
+    decided = classification.decide(logits)
     return Evaluation(
-        trained.checkpoint, source.name, trained.labels, loss, confusion, measured, trained.copies
+        checkpoint=trained.checkpoint,
+        data=source.name,
+        samples=len(labels),
+        labels=trained.labels,
+        loss=classification.loss(logits.double(), labels).item(),
+        confusion=classification.confusion(decided, labels, source.classes),
+        measures=measure(logits, labels, top_k),
+        augmented_copies=trained.copies,
     )
 
 
@@ -233,16 +229,10 @@ def measure(logits: Tensor, labels: Tensor, top_k: int | None = None) -> Measure
     stacked = logits.mT[None]
     counts = measures.count_classes(stacked.argmax(1), labels, classes)[0]
     areas = measures.areas(measures.probabilities(stacked), labels)[0]
-    by_name = {**measures.by_class(counts), "auroc": areas}
     accuracy = None
     if top_k is not None:
         accuracy = measures.among_best(stacked, labels, top_k).double().mean().item()
-    return Measures(
-        samples=tuple(counts[0].tolist()),
-        **{name: by_class(found, counts[0].double()) for name, found in by_name.items()},
-        top_k=top_k,
-        top_k_accuracy=accuracy,
-    )
+    return Measures.of(counts, areas, top_k, accuracy)
 
 
 def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
@@ -297,36 +287,3 @@ def bins(logits: Tensor, labels: Tensor) -> Bins:
     filled = counts.clamp(min=1)
     columns = (counts, sums * measures.UNIT / filled, hits / filled)
     return Bins(*(tuple(each.tolist()) for each in columns))
-
-
-# --- as texts ------------------------------------------------------------------------------------
-
-
-def describe_evaluation(evaluation: Evaluation) -> str:
-    """Accuracy and loss, the measures of each class, a table with the accuracy and the predictions
-    of each class, and the calibration, if there is one."""
-    labels, measured = [*map(printable, evaluation.labels)], evaluation.measures
-    head = (
-        f"{evaluation.checkpoint} on {int(evaluation.confusion.sum()):,} test samples of "
-        f"{evaluation.data}\n{averaged_over(evaluation.augmented_copies)}"
-        f"accuracy {format_metric('acc', evaluation.accuracy)} "
-        f"({largest_class(evaluation.largest_class)}), "
-        f"loss {format_metric('loss', evaluation.loss)}"
-    )
-    if measured.top_k is not None:
-        accuracy = format_metric("acc", measured.top_k_accuracy)
-        head += f"\ntop-{measured.top_k} accuracy {accuracy}"
-    accuracies = [format_metric("acc", accuracy) for accuracy in evaluation.per_class]
-    rows = zip(labels, accuracies, *evaluation.confusion.T.tolist(), strict=True)
-    confusion = tabulate([*rows], ["class", "accuracy", *(f"as {label}" for label in labels)])
-    parts = [head, aligned(*table_of_measures(measured, evaluation.labels)), confusion]
-    if (found := evaluation.calibration) is not None:
-        temperature = f"temperature {format_metric('temperature', found.temperature)}"
-        before = "mean over copies" if evaluation.augmented_copies else "as trained"
-        scores = [
-            [name, *(format_metric(key, value) for key, value in asdict(each).items())]
-            for name, each in ((before, found.before), (temperature, found.after))
-        ]
-        fitted = f"the temperature was fitted on {found.fitted_on:,} validation samples"
-        parts.append(f"{aligned(['calibration', 'ECE', 'Brier', 'loss'], *scores)}\n{fitted}")
-    return "\n\n".join(parts)

@@ -13,8 +13,9 @@ from typing import Any
 from kindling.config.measures import CLASSIFICATION, REGRESSION
 from kindling.data.tables.columns import AnyColumn, DateColumn, NumberColumn, TextColumn
 from kindling.data.tables.table import as_table
+from kindling.inference.logits import answer
 from kindling.inference.model import Model
-from kindling.inference.regression import interval_of, said
+from kindling.inference.regression import interval_of
 from kindling.inference.samples import as_split
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError, parsing
@@ -75,10 +76,10 @@ class Form:
             (shares,) = self.model.predict_proba(columns).tolist()
             single = trained.config.task.name == CLASSIFICATION
             return {"probabilities": shares, "single": single}
-        found = said(trained, as_split(trained, self.model.prepared(columns)))
+        found = answer(trained, as_split(trained, self.model.prepared(columns)))
         numbers: dict[str, Any] = {"numbers": found.values[0].tolist()}
         if self.interval is not None:
-            low, high = self.interval.around(found.low, found.high)
+            low, high = self.interval.around(*found.ends)
             numbers["interval"] = [*zip(low[0].tolist(), high[0].tolist(), strict=True)]
         return numbers
 

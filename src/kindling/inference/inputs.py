@@ -7,7 +7,6 @@ All faults of arguments and files are found here, before torch is imported.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -232,7 +231,18 @@ def read_inputs(
     numbers: the model has to refuse them, and wrong labels too if its `task` is None. Raises
     InputError with all faults when no file can be read."""
     inputs: list[Input] = []
-    read = partial(_read, invert=invert, any_arrays=any_arrays, pictures=pictures, task=task)
+
+    def read(file: Path) -> Input:
+        _require_file(file)
+        if is_table(file):
+            return read_table(file)
+        match file.suffix.lower():
+            case ".npz":
+                return read_samples(file, task, any_arrays=any_arrays)
+            case ".npy":
+                raise InputError(f"{file}: is a single array; write it by numpy.savez(FILE, x=…)")
+        return reader_of(pictures).read(file, read_picture(file), invert)
+
     for path in paths:
         files = _attempt(_files_of, path)
         if isinstance(files, Unread):
@@ -287,21 +297,6 @@ def _content_of(folder: Path) -> tuple[list[Path], list[Path]]:
             picture = file.suffix.lower() in SUFFIXES and file.is_file()
             content[not picture].append(file)
     return content
-
-
-def _read(
-    file: Path, invert: Invert, any_arrays: bool, pictures: str | None, task: str | None
-) -> Input:
-    """Raises InputError for a file that is absent, damaged, or of another kind."""
-    _require_file(file)
-    if is_table(file):
-        return read_table(file)
-    match file.suffix.lower():
-        case ".npz":
-            return read_samples(file, task, any_arrays=any_arrays)
-        case ".npy":
-            raise InputError(f"{file}: is a single array; write it by numpy.savez(FILE, x=…)")
-    return reader_of(pictures).read(file, read_picture(file), invert)
 
 
 def _require_file(file: Path) -> None:

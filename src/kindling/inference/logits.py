@@ -159,11 +159,6 @@ def _averaged(trained: Trained) -> Forward:
     return logits
 
 
-def log_probabilities(trained: Trained, split: Split) -> Tensor:
-    """The logarithm of the probabilities, (N, classes) in float64."""
-    return classification.log_probabilities(compute_logits(trained, split).double())
-
-
 def opinions(trained: Trained, split: Split) -> Tensor:
     """What each member of a committee says of N samples, (N, members, outputs) in float64."""
     members = progress(trained.members, "members")
@@ -173,28 +168,35 @@ def opinions(trained: Trained, split: Split) -> Tensor:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says of N samples, in float64: its outputs, and what `Trained.answers` makes of
-    them, both (N, outputs); of a committee also the standard deviation of its members' answers."""
+    """What a model says of N samples, in float64: its outputs (N, outputs). And of each class,
+    label or number, (N, labels), as `Trained.answers` has them: the prediction; the lowest and the
+    highest of its quantiles, without quantiles the prediction too; for a committee the standard
+    deviation of what its members say."""
 
     outputs: Tensor
     values: Tensor
-    spread: Tensor | None = None
+    ends: tuple[Tensor, Tensor]
+    spread: Tensor | None
 
 
 def answer(trained: Trained, split: Split) -> Answers:
     """Raises InputError when an output is not finite."""
-    spread = None
+    spread, task = None, trained.task
     if isinstance(trained.model, Committee):
         said, votes = opinions(trained, split), trained.model.votes
-        outputs, values = trained.task.mean(said, votes), trained.answers(said)
+        outputs, values = task.mean(said, votes), trained.answers(said)
         shares = values.new_tensor(votes)[:, None] / sum(votes)
         middle = (shares * values).sum(1, keepdim=True)
-        spread = (shares * (values - middle).square()).sum(1).sqrt()
+        spread = task.predicted((shares * (values - middle).square()).sum(1).sqrt())
     else:
         outputs = compute_logits(trained, split).double()
     if not outputs.isfinite().all():
         raise InputError(f"{trained.checkpoint}: its outputs are not finite; name another run")
-    return Answers(outputs, trained.answers(outputs), spread)
+    values = trained.answers(outputs)
+    each = values.shape[1] // trained.classes
+    by_label = values.reshape(len(values), trained.classes, each)
+    ends = by_label.amin(-1), by_label.amax(-1)
+    return Answers(outputs, task.predicted(values), ends, spread)
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def consult(trained: Trained, split: Split) -> Opinions:
     entropy = torch.zeros(len(split), dtype=torch.float64)
     for member, votes in progress(list(zip(trained.members, model.votes, strict=True)), "members"):
         share = votes / sum(model.votes)
-        found = log_probabilities(member, split)
+        found = classification.log_probabilities(compute_logits(member, split).double())
         mean = mean.logaddexp(found + math.log(share))
         tally.scatter_add_(1, found.max(-1, keepdim=True).indices, torch.full_like(found, share))
         entropy += share * _bits(found)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from kindling.data.arrays import columns_of
 from kindling.data.tables.reading import read_table
 from kindling.data.tables.table import as_table
 from kindling.inference import multilabel, regression
+from kindling.inference.logits import answer
 from kindling.inference.prediction import predict
 from kindling.inference.samples import as_split, features_of, labels_of
 from kindling.records.loading import Trained, open_trained
@@ -85,7 +86,7 @@ class Model:
         """The most probable class of each sample, (N,); of several labels, 1 for each that the
         sample has, else 0, (N, labels); the numbers of a regression, (N, outputs), of one (N,)."""
         answers = predict(self.trained, self.prepared(features))
-        return _KINDS[self.trained.config.task.name].decide(answers)
+        return DECIDE[self.trained.config.task.name](answers)
 
     def interval(
         self, features: Features, held_out: tuple[Features, ArrayLike] | None = None
@@ -101,7 +102,7 @@ class Model:
                 f"{trained.checkpoint}: has classes, and no intervals; call predict_proba"
             )
         given = features_of(trained, "features", self.prepared(features))
-        found = regression.said(trained, as_split(trained, given))
+        found = answer(trained, as_split(trained, given))
         samples = None
         if held_out is None and isinstance(trained.config.data, InMemory):
             raise InputError(
@@ -116,7 +117,7 @@ class Model:
             numbers = _array(y, "the held-out labels")
             numbers = labels_of(trained, "the held-out labels", numbers, len(known))
             samples = as_split(trained, known, numbers)
-        ends = regression.interval_of(trained, held_out=samples).around(found.low, found.high)
+        ends = regression.interval_of(trained, held_out=samples).around(*found.ends)
         low, high = (regression.decide(end.numpy()) for end in ends)
         return low, high
 
@@ -126,7 +127,14 @@ class Model:
         as 1, 2 and 3, these names, otherwise places in `labels`. Of several labels, the share of
         them that is right; of a regression, R², of several numbers their mean, as scikit-learn's
         r2_score. Raises InputError for labels of another shape and for unknown ones, too."""
-        return _KINDS[self.trained.config.task.name].score(self, features, labels)
+        task = self.trained.config.task.name
+        if task == CLASSIFICATION:
+            return self._accuracy(features, labels)
+        found, given = self.predict(features), _array(labels, "the labels")
+        wanted = labels_of(self.trained, "the labels", given, len(found))
+        if task == MULTILABEL:
+            return float((found == wanted).mean())
+        return fmean(r2(torch.from_numpy(columns_of(found)), torch.from_numpy(wanted)))
 
     def _accuracy(self, features: Features, classes: ArrayLike) -> float:
         found, wanted = self.predict(features), _array(classes, "the classes")
@@ -146,35 +154,14 @@ class Model:
             )
         return float((found == np.array(numbers)).mean())
 
-    def _pair(self, features: Features, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What is predicted and the labels, both (N, outputs)."""
-        found, given = self.predict(features), _array(labels, "the labels")
-        wanted = labels_of(self.trained, "the labels", given, len(found))
-        return columns_of(found), wanted
-
-    def _share(self, features: Features, labels: ArrayLike) -> float:
-        found, wanted = self._pair(features, labels)
-        return float((found == wanted).mean())
-
-    def _r2(self, features: Features, labels: ArrayLike) -> float:
-        found, wanted = map(torch.from_numpy, self._pair(features, labels))
-        return fmean(r2(found, wanted))
-
     def __repr__(self) -> str:
         return f"Model({str(self.trained.checkpoint)!r})"
 
 
-class _Kind(NamedTuple):
-    """What is decided by probabilities, or numbers, and what the score is."""
-
-    decide: Callable[[NDArray[np.float64]], NDArray[Any]]
-    score: Callable[[Model, Features, ArrayLike], float]
-
-
-_KINDS = {
-    CLASSIFICATION: _Kind(lambda probabilities: probabilities.argmax(1), Model._accuracy),
-    REGRESSION: _Kind(regression.decide, Model._r2),
-    MULTILABEL: _Kind(multilabel.decide, Model._share),
+DECIDE: dict[str, Callable[[NDArray[np.float64]], NDArray[Any]]] = {
+    CLASSIFICATION: lambda probabilities: probabilities.argmax(1),
+    REGRESSION: regression.decide,
+    MULTILABEL: multilabel.decide,
 }
 
 

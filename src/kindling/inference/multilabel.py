@@ -3,7 +3,6 @@ right. tasks/measures.py has the definitions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,42 +11,25 @@ from numpy.typing import NDArray
 from kindling.data.sources.source import Source
 from kindling.inference.logits import answer
 from kindling.inference.samples import as_split
-from kindling.inference.tables import (
-    IN_WORDS,
-    MEASURES,
-    Measures,
-    aligned,
-    averaged_over,
-    by_class,
-    table_of_measures,
-)
+from kindling.inference.tables import MEASURES, AnyEvaluation, Measures, table_of_measures
 from kindling.records.loading import Trained
 from kindling.records.outcome import format_metric
 from kindling.tasks import measures
 
 
-@dataclass(frozen=True)
-class LabelsEvaluation:
+@dataclass(frozen=True, kw_only=True)
+class LabelsEvaluation(AnyEvaluation):
     """A model of several labels on a test set."""
 
-    checkpoint: Path
-    data: str
-    samples: int
     labels: tuple[str, ...]
-    loss: float
     score: float  # the share of labels that are right, over all samples
     exact_match: float  # the share of samples with no wrong label
     baseline: float  # the score of always answering, for each label, the more frequent of 0 and 1
     measures: Measures
-    augmented_copies: int = 0
-    measured: ClassVar[str] = IN_WORDS
 
     def to_primitives(self) -> dict[str, Any]:
         measured = asdict(self.measures)
-        return {
-            "checkpoint": str(self.checkpoint),
-            "data": self.data,
-            "augmented_copies": self.augmented_copies,
+        return super().to_primitives() | {
             "samples": self.samples,
             "loss": self.loss,
             "accuracy": self.score,
@@ -62,51 +44,39 @@ class LabelsEvaluation:
             },
         }
 
-    def describe(self) -> str:
-        head = (
-            f"{self.checkpoint} on {self.samples:,} test samples of {self.data}\n"
-            f"{averaged_over(self.augmented_copies)}"
+    def summary(self) -> str:
+        return (
             f"accuracy of labels {format_metric('acc', self.score)} "
             f"(always the most frequent: {format_metric('acc', self.baseline)}), "
             f"all labels right {format_metric('acc', self.exact_match)}, "
             f"loss {format_metric('loss', self.loss)}"
         )
-        return f"{head}\n\n{aligned(*self.table())}"
 
     def table(self) -> list[list[str]]:
         """Texts: a header, a row for each label, and the rows of both averages."""
         return table_of_measures(self.measures, self.labels, "label")
 
 
-def evaluate(
-    trained: Trained, source: Source, trained_on: Source | None = None
-) -> LabelsEvaluation:
+def evaluate(trained: Trained, source: Source, _trained_on: Source | None) -> LabelsEvaluation:
     """The evaluation on the test set of a source. Raises InputError for outputs that are not
     finite."""
-    del trained_on
     labels, outputs = source.test.labels, answer(trained, source.test).outputs
     predicted = outputs > 0
     right = predicted == (labels > 0)
     counts = measures.count_labels(predicted[None], labels)[0]
     areas = measures.label_areas(outputs[None], labels)[0]
-    by_name = {**measures.by_class(counts), "auroc": areas}
     shares = labels.double().mean(0)
     return LabelsEvaluation(
-        trained.checkpoint,
-        source.name,
-        len(labels),
-        source.labels,
-        trained.task.loss(outputs, labels).item(),
-        right.double().mean().item(),
-        right.all(1).double().mean().item(),
-        shares.maximum(1 - shares).mean().item(),
-        Measures(
-            samples=tuple(counts[0].tolist()),
-            **{name: by_class(found, counts[0].double()) for name, found in by_name.items()},
-            top_k=None,
-            top_k_accuracy=None,
-        ),
-        trained.copies,
+        checkpoint=trained.checkpoint,
+        data=source.name,
+        samples=len(labels),
+        labels=source.labels,
+        loss=trained.task.loss(outputs, labels).item(),
+        score=right.double().mean().item(),
+        exact_match=right.all(1).double().mean().item(),
+        baseline=shares.maximum(1 - shares).mean().item(),
+        measures=Measures.of(counts, areas),
+        augmented_copies=trained.copies,
     )
 
 
@@ -148,9 +118,8 @@ class LabelGuess:
         return ", ".join(name for name, has in zip(labels, true, strict=True) if has) or "none"
 
     @staticmethod
-    def summary(said: Sequence[Any], true: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
+    def summary(said: Sequence[Any], true: Sequence[Sequence[float]], _: Sequence[str]) -> str:
         """How well the labels of a file were predicted."""
-        del labels
         right = np.array([each.values for each in said]) == np.array(true)
         return (
             f"accuracy of labels {format_metric('acc', right.mean())}, "
@@ -158,9 +127,8 @@ class LabelGuess:
         )
 
 
-def guesses(trained: Trained, features: NDArray[Any], aid: None = None) -> list[LabelGuess]:
+def guesses(trained: Trained, features: NDArray[Any], _aid: None = None) -> list[LabelGuess]:
     """For features (N, *shape) that fit the model. Raises InputError as `answer`."""
-    del aid
     found = answer(trained, as_split(trained, features))
     spreads = [None] * len(features) if found.spread is None else found.spread.tolist()
     pairs = zip(found.values.tolist(), spreads, strict=True)

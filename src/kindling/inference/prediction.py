@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tabulate import tabulate
 from torch import Tensor
 
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION, in_words, score_of
@@ -19,18 +18,17 @@ from kindling.config.section import WHOLE
 from kindling.config.written import printable
 from kindling.data.folders import digest_of
 from kindling.data.pictures import read_picture
-from kindling.data.sources.source import Split
 from kindling.data.tables.table import Table
 from kindling.inference import multilabel, regression
 from kindling.inference.inputs import Input, PredictRequest, Samples, Unread, require_drawings
 from kindling.inference.likeness import Likeness, likeness_of
-from kindling.inference.logits import Opinions, averaging, compute_logits, consult
+from kindling.inference.logits import averaging, compute_logits, consult
 from kindling.inference.pictures import NONE, Box, Picture, reader_of
 from kindling.inference.samples import as_split, features_of, pixels_of, samples_of
 from kindling.inference.tables import averaged_over
 from kindling.records.folder import csv_text
 from kindling.records.loading import Trained, open_trained
-from kindling.records.outcome import UNKNOWN, format_metric
+from kindling.records.outcome import UNKNOWN, format_metric, text_table
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.files import write_durably
 from kindling.system.installation import as_command
@@ -117,9 +115,8 @@ class Guess:
         return labels[true]
 
     @staticmethod
-    def summary(said: Sequence["Guess"], true: Sequence[int], labels: Sequence[str]) -> str:
+    def summary(said: Sequence["Guess"], true: Sequence[int], _labels: Sequence[str]) -> str:
         """How often the classes of a file were predicted rightly."""
-        del labels
         right = [guess.best == label for guess, label in zip(said, true, strict=True)]
         accuracy = format_metric("acc", sum(right) / len(right))
         return f"{sum(right):,} of {len(right):,} right, accuracy {accuracy}"
@@ -230,7 +227,9 @@ def classify(
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: has only one class, so a prediction says nothing")
     split = as_split(trained, features)
-    logits, opinions = _logits_of(trained, split)
+    opinions = consult(trained, split) if trained.members else None
+    logits = opinions.logits if opinions else compute_logits(trained, split).double()
+    logits = _finite(trained, logits)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = classification.probabilities(logits).gather(1, order)
     nothing: list[Any] = [None] * len(split)
@@ -243,14 +242,6 @@ def classify(
     classes = (*order.T.tolist(), *probabilities.T.tolist())
     columns = zip(*classes, agreement, disagreement, unlikeness, strict=True)
     return [Guess(*values) for values in columns]
-
-
-def _logits_of(trained: Trained, split: Split) -> tuple[Tensor, Opinions | None]:
-    """Logits (N, classes) in float64, computed like those of `src.evaluate`, and the opinions of a
-    committee."""
-    opinions = consult(trained, split) if trained.members else None
-    logits = opinions.logits if opinions else compute_logits(trained, split).double()
-    return _finite(trained, logits), opinions
 
 
 def _finite(trained: Trained, logits: Tensor) -> Tensor:
@@ -394,8 +385,8 @@ def describe_predictions(predictions: Sequence[Prediction], labels: Sequence[str
         for number, found in enumerate(predictions[:ROWS_SHOWN])
     ]
     headers = ["file", *(name for name, _ in known), *optional]
-    sides = ["left" if name in ("file", "drawn", "note") else "right" for name in headers]
-    parts = [tabulate(rows, headers, disable_numparse=True, colalign=sides)]
+    right = [name for name in headers if name not in ("file", "drawn", "note")]
+    parts = [text_table(headers, rows, right=right)]
     if len(predictions) > len(rows):
         parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
     if "box" in optional:

@@ -9,10 +9,9 @@ has quantiles of its own, and both ends of the interval are moved by one margin 
 and Candès, Conformalized Quantile Regression, 2019).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from kindling.data.sources.source import Source, Split
 from kindling.data.targets import spread
 from kindling.inference.logits import answer
 from kindling.inference.samples import as_split, source_of, validation_of
-from kindling.inference.tables import aligned, averaged_over
+from kindling.inference.tables import AnyEvaluation
 from kindling.records.loading import Trained
 from kindling.records.outcome import UNKNOWN, format_metric
 from kindling.system.errors import InputError
@@ -48,27 +47,6 @@ class Interval:
         return torch.minimum(low - margins, middle), torch.maximum(high + margins, middle)
 
 
-class Said(NamedTuple):
-    """The outputs of a model (N, outputs). And of each number, (N, labels) in its unit: the
-    prediction; the lowest and the highest of its quantiles, without quantiles the prediction too;
-    for a committee the standard deviation of what its members say."""
-
-    outputs: Tensor
-    values: Tensor
-    low: Tensor
-    high: Tensor
-    spread: Tensor | None
-
-
-def said(trained: Trained, split: Split) -> Said:
-    """Raises InputError as `answer`."""
-    found, predicted = answer(trained, split), trained.task.predicted
-    by_label = found.values.view(len(split), trained.classes, -1)
-    ends = by_label.amin(-1), by_label.amax(-1)
-    spread = None if found.spread is None else predicted(found.spread)
-    return Said(found.outputs, predicted(found.values), *ends, spread)
-
-
 def interval_of(
     trained: Trained, source: Source | None = None, held_out: Split | None = None
 ) -> Interval:
@@ -76,19 +54,15 @@ def interval_of(
     place of those that it held out. Raises InputError without any, with too few of them, and if the
     data set cannot be opened."""
     if held_out is None:
-        held_out = _held_out(trained, source)
-    true, found = trained.restored(held_out.labels), said(trained, held_out)
-    errors = torch.maximum(found.low - true, true - found.high)
+        if not trained.config.data.holds_out_validation:
+            raise InputError(
+                f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
+                "samples; train with data.val_fraction=0.2 to have an interval"
+            )
+        held_out = validation_of(trained, source or source_of(trained))
+    true, (low, high) = trained.restored(held_out.labels), answer(trained, held_out).ends
+    errors = torch.maximum(low - true, true - high)
     return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
-
-
-def _held_out(trained: Trained, source: Source | None) -> Split:
-    if not trained.config.data.holds_out_validation:
-        raise InputError(
-            f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
-            "samples; train with data.val_fraction=0.2 to have an interval"
-        )
-    return validation_of(trained, source or source_of(trained))
 
 
 def quantiles(errors: Tensor, name: str) -> list[float]:
@@ -124,31 +98,25 @@ class Number:
     coverage: float | None
 
 
-@dataclass(frozen=True)
-class NumbersEvaluation:
+@dataclass(frozen=True, kw_only=True)
+class NumbersEvaluation(AnyEvaluation):
     """A regression on a test set. All but `loss` and `score` are in the unit of the number."""
 
-    checkpoint: Path
-    data: str
-    loss: float
     score: float  # R² of all standardised numbers together, as in training
     numbers: tuple[Number, ...]
     predicted: Tensor = field(repr=False)  # (N, outputs)
     true: Tensor = field(repr=False)
     fitted_on: int | None  # validation samples that the interval follows from
     ends: tuple[Tensor, Tensor] | None = field(repr=False)  # of the intervals, (N, outputs)
-    why_no_interval: str = ""
-    quantiles: bool = False  # whether each sample has an interval of its own width
-    augmented_copies: int = 0
+    why_no_interval: str
+    quantiles: bool  # whether each sample has an interval of its own width
     measured: ClassVar[str] = "R², errors and interval of each number"
+    says: ClassVar[str] = "numbers"
 
     def to_primitives(self) -> dict[str, Any]:
         interval = {"level": LEVEL / 100, "fitted_on": self.fitted_on}
-        return {
-            "checkpoint": str(self.checkpoint),
-            "data": self.data,
-            "augmented_copies": self.augmented_copies,
-            "samples": len(self.true),
+        return super().to_primitives() | {
+            "samples": self.samples,
             "loss": self.loss,
             "r2": self.score,
             "numbers": [asdict(number) for number in self.numbers],
@@ -156,25 +124,22 @@ class NumbersEvaluation:
             "why_no_interval": self.why_no_interval or None,
         }
 
-    def describe(self) -> str:
-        parts = [
-            f"{self.checkpoint} on {len(self.true):,} test samples of {self.data}\n"
-            f"{averaged_over(self.augmented_copies, 'numbers')}"
+    def summary(self) -> str:
+        return (
             f"R² {format_metric('r2', self.score)} (always the mean: 0), "
-            f"loss {format_metric('loss', self.loss)}",
-            aligned(*self.table()),
+            f"loss {format_metric('loss', self.loss)}"
+        )
+
+    def details(self) -> list[str]:
+        if self.fitted_on is None:
+            return [f"no interval: {self.why_no_interval}"]
+        return [
+            f"the {LEVEL}% interval is from {self.fitted_on:,} held-out validation samples, by "
+            "split conformal prediction; within: the share of test samples in it"
+            f"{'; ±: half of its mean width' if self.quantiles else ''}"
         ]
-        reason = f"no interval: {self.why_no_interval}"
-        if self.fitted_on is not None:
-            reason = (
-                f"the {LEVEL}% interval is from {self.fitted_on:,} held-out validation samples, by "
-                "split conformal prediction; within: the share of test samples in it"
-                f"{'; ±: half of its mean width' if self.quantiles else ''}"
-            )
-        return "\n\n".join([*parts, reason])
 
     def table(self) -> list[list[str]]:
-        """Texts: a header and a row for each number."""
         rows = [
             [
                 printable(each.name),
@@ -199,7 +164,7 @@ def evaluate(
     """The evaluation on the test set of a source whose numbers are standardised as the model's.
     `trained_on` is the data set of the training, by default opened again for the interval. Raises
     InputError for outputs that are not finite."""
-    found, labels = said(trained, source.test), source.test.labels
+    found, labels = answer(trained, source.test), source.test.labels
     predicted, true, task = found.values, trained.restored(labels), trained.task
     total = float(task.scores(found.outputs.mT[None], labels[None]).sum())
     interval, why = None, ""
@@ -217,23 +182,24 @@ def evaluate(
     widths: list[float | None] = [None] * len(source.labels)
     coverages, ends = widths, None
     if interval:
-        ends = low, high = interval.around(found.low, found.high)
+        ends = low, high = interval.around(*found.ends)
         widths = ((high - low) / 2).mean(0).tolist()
         coverages = ((low <= true) & (true <= high)).double().mean(0).tolist()
     rows = zip(source.labels, *columns, widths, coverages, strict=True)
     return NumbersEvaluation(
-        trained.checkpoint,
-        source.name,
-        task.loss(found.outputs, labels).item(),
-        task.score(total, len(labels), spread(labels)),
-        tuple(Number(*row) for row in rows),
-        predicted,
-        true,
-        interval.samples if interval else None,
-        ends,
-        why,
-        task.quantiles,
-        trained.copies,
+        checkpoint=trained.checkpoint,
+        data=source.name,
+        samples=len(labels),
+        loss=task.loss(found.outputs, labels).item(),
+        score=task.score(total, len(labels), spread(labels)),
+        numbers=tuple(Number(*row) for row in rows),
+        predicted=predicted,
+        true=true,
+        fitted_on=interval.samples if interval else None,
+        ends=ends,
+        why_no_interval=why,
+        quantiles=task.quantiles,
+        augmented_copies=trained.copies,
     )
 
 
@@ -250,34 +216,29 @@ class NumberGuess:
     spreads: Sequence[float] | None = None
     unlikeness: ClassVar = None
 
-    def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
-        """The columns of a table for people: names and texts."""
-        found = []
+    def _told(self, labels: Sequence[str]) -> Iterator[tuple[str, str, float]]:
+        """Of each number, the kinds of what is told, its name, and the values."""
         for place, name in enumerate(labels):
-            value = self.values[place]
-            found.append((name, format_number(value)))
+            yield "predicted", name, self.values[place]
             if self.ends:
                 low, high = self.ends[place]
-                found += [("low", format_number(low)), ("high", format_number(high))]
+                yield from (("low", name, low), ("high", name, high))
             if self.spreads:
-                found.append(("spread", format_number(self.spreads[place])))
-        return found
+                yield "spread", name, self.spreads[place]
+
+    def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
+        """The columns of a table for people: names and texts."""
+        return [
+            (name if kind == "predicted" else kind, format_number(value))
+            for kind, name, value in self._told(labels)
+        ]
 
     def cells(self, labels: Sequence[str]) -> dict[str, object]:
         """The columns of a CSV."""
-        found: dict[str, object] = {}
-        for place, name in enumerate(labels):
-            value = self.values[place]
-            found[f"predicted_{name}"] = value
-            if self.ends:
-                found[f"low_{name}"], found[f"high_{name}"] = self.ends[place]
-            if self.spreads:
-                found[f"spread_{name}"] = self.spreads[place]
-        return found
+        return {f"{kind}_{name}": value for kind, name, value in self._told(labels)}
 
     @staticmethod
-    def truth(true: Sequence[float], labels: Sequence[str]) -> str:
-        del labels
+    def truth(true: Sequence[float], _labels: Sequence[str]) -> str:
         return ", ".join(map(format_number, true))
 
     @staticmethod
@@ -297,10 +258,10 @@ def guesses(
     trained: Trained, features: NDArray[Any], interval: Interval | None = None
 ) -> list[NumberGuess]:
     """For features (N, *shape) that fit the model. Raises InputError as `answer`."""
-    found, none = said(trained, as_split(trained, features)), [None] * len(features)
+    found, none = answer(trained, as_split(trained, features)), [None] * len(features)
     ends: Sequence[Any] = none
     if interval:
-        ends = torch.stack(interval.around(found.low, found.high), -1).tolist()
+        ends = torch.stack(interval.around(*found.ends), -1).tolist()
     spreads: Sequence[Any] = none if found.spread is None else found.spread.tolist()
     together = zip(found.values.tolist(), ends, spreads, strict=True)
     return [NumberGuess(values, own, spread) for values, own, spread in together]

@@ -1,15 +1,19 @@
-"""The measures of each class or label of a model, and tables of them."""
+"""A model on a test set: what the evaluations of all tasks share, the measures of each class or
+label, and tables of them."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from tabulate import tabulate
 from torch import Tensor
 
 from kindling.config.measures import in_words
 from kindling.config.written import printable
-from kindling.records.outcome import format_metric
+from kindling.records.outcome import format_metric, text_table
+from kindling.tasks import measures
 
 MEASURES = ("precision", "recall", "f1", "auroc")
 IN_WORDS = "Precision, recall, F1 and AUROC"
@@ -39,11 +43,20 @@ class Measures:
     recall: ByClass
     f1: ByClass
     auroc: ByClass  # one class against the rest, by probability; None for a class without samples
-    top_k: int | None  # None: not measured
-    top_k_accuracy: float | None  # how often the label is among the k most probable classes
+    top_k: int | None = None  # None: not measured
+    top_k_accuracy: float | None = None  # how often the label is among the k most probable classes
+
+    @classmethod
+    def of(
+        cls, counts: Tensor, areas: Tensor, top_k: int | None = None, accuracy: float | None = None
+    ) -> Self:
+        """Of the counts of `measures.by_class` and the areas (classes,) below the ROC curves."""
+        by_name = {**measures.by_class(counts), "auroc": areas}
+        found = {name: _by_class(each, counts[0].double()) for name, each in by_name.items()}
+        return cls(tuple(counts[0].tolist()), **found, top_k=top_k, top_k_accuracy=accuracy)
 
 
-def by_class(measured: Tensor, samples: Tensor) -> ByClass:
+def _by_class(measured: Tensor, samples: Tensor) -> ByClass:
     """A measure with values (classes,), NaN where a class has none."""
     known = ~measured.isnan()
     per_class = tuple(None if math.isnan(value) else value for value in measured.tolist())
@@ -54,10 +67,52 @@ def by_class(measured: Tensor, samples: Tensor) -> ByClass:
     return ByClass(measured.mean().item(), weighted, per_class)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnyEvaluation(ABC):
+    """A model of any task on a test set. `score` is that of the task, as config/measures.py names
+    it; subclasses have it."""
+
+    checkpoint: Path
+    data: str  # the name of the data set
+    samples: int
+    loss: float
+    augmented_copies: int = 0  # of each sample, besides the sample; see `averaging`
+    measured: ClassVar[str] = IN_WORDS  # what `table` has, in words
+    says: ClassVar[str] = "probabilities"
+
+    @abstractmethod
+    def summary(self) -> str:
+        """The measures of the whole test set, in a line or two."""
+
+    @abstractmethod
+    def table(self) -> list[list[str]]:
+        """Texts: a header, and a row for each class, label or number."""
+
+    def details(self) -> list[str]:
+        """Texts that follow the table."""
+        return []
+
+    def describe(self) -> str:
+        head = (
+            f"{self.checkpoint} on {self.samples:,} test samples of {self.data}\n"
+            f"{averaged_over(self.augmented_copies, self.says)}{self.summary()}"
+        )
+        header, *rows = self.table()
+        table = text_table(header, rows, right=header[1:])
+        return "\n\n".join([head, table, *self.details()])
+
+    def to_primitives(self) -> dict[str, Any]:
+        return {
+            "checkpoint": str(self.checkpoint),
+            "data": self.data,
+            "augmented_copies": self.augmented_copies,
+        }
+
+
 # --- as texts ------------------------------------------------------------------------------------
 
 
-def averaged_over(copies: int, says: str = "probabilities") -> str:
+def averaged_over(copies: int, says: str) -> str:
     """A line about what the model says; "" without copies."""
     line = f"{says} are means over each sample and {copies} augmented copies\n"
     return line if copies else ""
@@ -75,9 +130,3 @@ def table_of_measures(
     counts = [*measured.samples, *[sum(measured.samples)] * 2]
     rows = zip(names, *columns, (f"{count:,}" for count in counts), strict=True)
     return [[what, *map(in_words, MEASURES), "samples"], *map(list, rows)]
-
-
-def aligned(header: Sequence[str], *rows: Sequence[object]) -> str:
-    """A table whose first column has names, and the others numbers."""
-    sides = ("left", *["right"] * (len(header) - 1))
-    return tabulate(rows, header, disable_numparse=True, colalign=sides)

@@ -22,19 +22,13 @@ from kindling.config.written import printable
 from kindling.data.augmentation import build_augmentation
 from kindling.data.loader import Block
 from kindling.data.sources.source import Source, Split, as_float
-from kindling.inference.evaluation import (
-    AnyEvaluation,
-    Evaluation,
-    bins,
-    calibrate,
-    evaluate,
-    score,
-)
+from kindling.inference.evaluation import Evaluation, bins, calibrate, evaluate, score
 from kindling.inference.importance import importances
 from kindling.inference.logits import compute_logits
 from kindling.inference.multilabel import LabelsEvaluation
 from kindling.inference.regression import NumbersEvaluation
 from kindling.inference.samples import source_of
+from kindling.inference.tables import AnyEvaluation
 from kindling.plots.pictures import (
     Sample,
     bars,

@@ -16,16 +16,11 @@ from kindling.config.measures import CLASSIFICATION, in_words, score_of, sort_ke
 from kindling.config.written import counted, printable
 from kindling.data.sources.source import Source
 from kindling.data.targets import spread
-from kindling.inference.committees.members import (
-    CommitteeRequest,
-    differing_keys,
-    relative_name,
-)
+from kindling.inference.committees.members import CommitteeRequest, differing_keys
 from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import facts_of
 from kindling.inference.logits import compute_logits
 from kindling.inference.samples import source_of, validation_of
-from kindling.inference.tables import aligned
 from kindling.models import count_parameters
 from kindling.models.committee import Committee
 from kindling.records import checkpoint
@@ -33,15 +28,8 @@ from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained
 from kindling.records.lookup import date_last
-from kindling.records.outcome import (
-    Outcome,
-    best_places,
-    format_metric,
-    largest_class,
-    read_outcome,
-)
+from kindling.records.outcome import format_metric, largest_class, read_outcome, text_table
 from kindling.system import machine
-from kindling.system.colour import with_best
 from kindling.system.errors import InputError
 from kindling.system.files import made_whole
 from kindling.system.resources import require_memory, versions
@@ -92,7 +80,22 @@ def make_committee(
         f"test/{score}": tested.score,
         "parameters": count_parameters(model),
         "config_hash": committee.config.hash(),
-        "committee": _record(request, outcomes, votes),
+        "committee": {
+            "paths": [os.path.relpath(path, request.folder) for path in request.paths],
+            "by": request.by,
+            "best": request.best,
+            "greedy": request.greedy,
+            **({"start": request.start} if request.start else {}),
+            "differing": differing_keys([outcome.run for outcome in outcomes]),
+            "members": [
+                {
+                    "folder": os.path.relpath(outcome.run.folder, request.folder),
+                    "votes": count,
+                    **{name: outcome.metric(name) for name in ("val/loss", f"val/{score}")},
+                }
+                for outcome, count in zip(outcomes, votes, strict=True)
+            ],
+        },
         "seconds": {"selection": chosen_at - began, "test": time.perf_counter() - chosen_at},
         "data": {
             **outcomes[0].run.result["data"],
@@ -109,7 +112,10 @@ def make_committee(
     with made_whole(request.folder) as folder:
         run = Run(folder)
         create_run_folder(run, committee.config.to_primitives())
-        checkpoint.write(content_of(committee), run.best_checkpoint)
+        arrays = None if committee.arrays is None else committee.arrays.model_dump()
+        facts = {"format": checkpoint.FORMAT, **facts_of(committee), "arrays": arrays}
+        weights = {f"model.{name}": each.clone() for name, each in model.state_dict().items()}
+        checkpoint.write({"kindling": facts, "state_dict": weights}, run.best_checkpoint)
         run.write_result(result)
         date_last(run.config_file)
     return Run(request.folder)
@@ -149,41 +155,6 @@ def _reading(trained: Trained) -> dict[str, Any]:
     return facts
 
 
-def content_of(committee: Trained) -> dict[str, Any]:
-    """The content of the committee's checkpoint, for records/loading.py."""
-    arrays = None if committee.arrays is None else committee.arrays.model_dump()
-    return {
-        "kindling": {"format": checkpoint.FORMAT, **facts_of(committee), "arrays": arrays},
-        "state_dict": {
-            f"model.{name}": weight.detach().clone()
-            for name, weight in committee.model.state_dict().items()
-        },
-    }
-
-
-def _record(
-    request: CommitteeRequest, outcomes: Sequence[Outcome], votes: Sequence[int]
-) -> dict[str, Any]:
-    """The entry `committee` of result.json."""
-    folder = request.folder
-    return {
-        "paths": [relative_name(path, folder) for path in request.paths],
-        "by": request.by,
-        "best": request.best,
-        "greedy": request.greedy,
-        **({"start": request.start} if request.start else {}),
-        "differing": differing_keys([outcome.run for outcome in outcomes]),
-        "members": [
-            {
-                "folder": relative_name(outcome.run.folder, folder),
-                "votes": count,
-                **{name: outcome.metric(name) for name in ("val/loss", f"val/{outcome.score}")},
-            }
-            for outcome, count in zip(outcomes, votes, strict=True)
-        ],
-    }
-
-
 def _greedy(request: CommitteeRequest, models: Sequence[Trained], source: Source) -> list[int]:
     """The votes of each model by greedy selection on the validation set."""
     assert request.greedy is not None
@@ -214,10 +185,17 @@ def greedy_selection(
 ) -> list[int]:
     """As `select`, for probabilities of classes (models, N, classes) and `labels` (N,); `by` is
     val/acc or val/loss."""
-    if by == "val/loss":  # only the probability of the true class matters
-        rows = torch.arange(len(labels))
-        probabilities = probabilities[:, rows, labels].unsqueeze(-1)
-    return select(probabilities, most, partial(_badness, labels=labels, by=by), start)
+
+    def cross_entropy(mean: Tensor) -> float:
+        return -mean.log().mean().item()
+
+    def mistakes(mean: Tensor) -> float:
+        return (classification.decide(mean) != labels).double().mean().item()
+
+    if by != "val/loss":
+        return select(probabilities, most, mistakes, start)
+    of_true = probabilities[:, torch.arange(len(labels)), labels]
+    return select(of_true, most, cross_entropy, start)
 
 
 def select(
@@ -247,14 +225,6 @@ def select(
     return picks[:length]
 
 
-def _badness(mean: Tensor, labels: Tensor, by: str) -> float:
-    """Mean cross entropy for mean probabilities of the true class (N, 1); or the share of mistakes
-    for those of all classes (N, classes)."""
-    if by == "val/loss":
-        return -mean.log().mean().item()
-    return (classification.decide(mean) != labels).double().mean().item()
-
-
 def _badness_of_mean(task: Task, labels: Tensor, by: str, mean: Tensor) -> float:
     """The mean loss, or the score with the other sign, for mean numbers or probabilities of labels
     (N, outputs)."""
@@ -277,14 +247,14 @@ def summary(run: Run) -> str:
     against = "" if most is None else f" ({largest_class(most)})"
     tested = format_metric(score, read_outcome(run).metric(f"test/{score}"))
     rows = [
-        [name, count, *(format_metric(metric, values[metric]) for metric in metrics)]
+        [name, str(count), *(format_metric(metric, values[metric]) for metric in metrics)]
         for name, count, values in zip(
             [*names, "committee"], [*votes, sum(votes)], found, strict=True
         )
     ]
     keys = [sort_key(made["by"], values[made["by"]]) for values in found]
-    table = aligned(["member", "votes", *metrics], *rows)
-    table = with_best(table, *best_places(("", key) for key in keys))
+    numbers = ["votes", *metrics]
+    table = text_table(["member", *numbers], rows, (("", key) for key in keys), numbers)
     worse = (
         f"\nby {made['by']}, the best member alone is better; with a sweep, --greedy takes only "
         "members that improve the mean"

@@ -3,7 +3,6 @@
 All faults that the files of the runs show are found here, before torch is imported.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from kindling.config.measures import sort_key
 from kindling.config.registry import is_lightning
-from kindling.config.written import flat
+from kindling.config.written import counted, flat
 from kindling.records.folder import MOST_MEMBERS, Run, is_sweep
 from kindling.records.lookup import COMMITTEE, checkpoint_of, timestamped
 from kindling.records.outcome import Outcome, differing, read_outcome
@@ -70,11 +69,9 @@ def read_request(
     if greedy is not None:  # checkpoint.keep may have removed weights
         found = [outcome for outcome in found if outcome.run.best_checkpoint.exists()]
     if len(found) < 2:
-        counted = f"{len(found)} finished trial{'s'[: len(found) != 1]}"
-        raise InputError(
-            f"{first}: has {counted}{' with weights' if greedy else ''}; a committee needs two or "
-            "more"
-        )
+        has = counted(len(found), "finished trial")
+        weights = " with weights" if greedy else ""
+        raise InputError(f"{first}: has {has}{weights}; a committee needs two or more")
     by = by or _monitor(found)
     score = found[0].score
     if by not in (f"val/{score}", "val/loss"):
@@ -195,8 +192,3 @@ def _split(run: Run) -> dict[str, Any]:
 def differing_keys(runs: Sequence[Run]) -> list[str]:
     """The keys in which the configurations of the runs differ."""
     return differing([dict(flat(run.config.identity_values())) for run in runs])
-
-
-def relative_name(path: Path, folder: Path) -> str:
-    """The path from the folder of the committee."""
-    return os.path.relpath(path.absolute(), folder.absolute())

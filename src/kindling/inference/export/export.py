@@ -69,6 +69,8 @@ ARCHIVE_NOTE = "kindling.json"  # the metadata, within torch.export's archive
 
 Outputs = Tensor | tuple[Tensor, Tensor]  # a committee has a second output, of its members
 Runner = Callable[[Tensor], Outputs]
+Loader = Callable[[Path], Runner]
+Rows = Mapping[str, NDArray[Any]]  # of a table, by the names of the inputs
 Asked = Callable[[slice], Outputs]  # what an exported model says of some samples of the test set
 
 
@@ -99,18 +101,24 @@ def export(plan: ExportPlan) -> Exported:
             f"{reason}; type DATA_ROOT=FOLDER before the command, with the folder that has it"
         )
     test = source.test
-    metadata = metadata_of(trained, test, digest)
+    more = {
+        "version": versions().get("kindling", "unknown"),
+        "config_hash": trained.config.hash(),
+        "checkpoint_sha256": digest,
+        "input_shape": input_shape(trained.shape),
+        "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
+        "dtype": DTYPES[logits_dtype(trained.model)],
+        "raw_columns": plan.columns,
+        "quantiles": [*QUANTILES] if trained.task.quantiles else None,
+    }
+    metadata = Metadata.model_validate(facts_of(trained) | more)
     rows = _test_rows(trained, metadata) if plan.columns else None
-    metadata = metadata.model_copy(update={"raw_columns": plan.columns})
     write, load = WRITERS[plan.format]
     with replacing(plan.output) as temporary:
         with status_line(f"writing {plan.output} ..."):
-            write(trained, metadata, temporary)
+            temporary.write_bytes(write(trained, metadata))
         try:
-            if rows is None:
-                asked = _of_features(load(temporary), test, metadata)
-            else:
-                asked = _of_rows(temporary, rows, metadata)
+            asked = _asked(load, temporary, test, rows, metadata)
         except InputError as error:
             reason = str(error).removeprefix(f"{temporary}: ")
             raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
@@ -123,20 +131,6 @@ def export(plan: ExportPlan) -> Exported:
             )
         count = temporary.stat().st_size
     return Exported(plan.output, metadata, count, len(test), difference, allowed, score)
-
-
-def metadata_of(trained: Trained, test: Split, digest: str) -> Metadata:
-    """`digest` is the checksum of the checkpoint file."""
-    more = {
-        "version": versions().get("kindling", "unknown"),
-        "config_hash": trained.config.hash(),
-        "checkpoint_sha256": digest,
-        "input_shape": input_shape(trained.shape),
-        "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
-        "dtype": DTYPES[logits_dtype(trained.model)],
-        "quantiles": [*QUANTILES] if trained.task.quantiles else None,
-    }
-    return Metadata.model_validate(facts_of(trained) | more)
 
 
 def facts_of(trained: Trained) -> dict[str, Any]:
@@ -185,27 +179,21 @@ def compare(trained: Trained, test: Split, asked: Asked) -> tuple[float, float, 
                     f"{trained.checkpoint}: its export gives {actual.dtype} {tuple(actual.shape)}, "
                     f"expected {expected.dtype} {tuple(expected.shape)}{ANOTHER}"
                 )
-            outputs, differences = actual, (actual - expected).abs()
+            outputs, numbers, differences = actual, expected, (actual - expected).abs()
             if targets is not None:
-                outputs = targets.standardised(actual)
-                differences /= targets.restored(torch.ones_like(actual)) - targets.restored(
-                    torch.zeros_like(actual)
-                )
+                outputs, numbers = map(targets.standardised, (actual, expected))
+                one, zero = torch.ones_like(actual), torch.zeros_like(actual)
+                differences /= targets.restored(one) - targets.restored(zero)
             elif task.says == "probabilities":
                 outputs = actual.logit()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
-            numbers = expected if targets is None else targets.standardised(expected)
             largest = max(largest, numbers.abs().max().item())
             total += float(task.judge.scores(outputs.mT[None], batch.labels[None]).sum())
     score = task.score(total, len(test), spread(test.labels))
     return difference, TOLERANCE[dtype] * largest, score
 
 
-def _of_features(run: Runner, test: Split, metadata: Metadata) -> Asked:
-    return lambda part: run(test.take(part).features.reshape(-1, *metadata.input_shape))
-
-
-def _test_rows(trained: Trained, metadata: Metadata) -> dict[str, NDArray[Any]]:
+def _test_rows(trained: Trained, metadata: Metadata) -> Rows:
     """The columns of the test set, by the names of the inputs. Raises InputError without them."""
     section, columns = trained.config.data, trained.columns
     if not isinstance(section, schema.Csv) or columns is None:
@@ -214,13 +202,16 @@ def _test_rows(trained: Trained, metadata: Metadata) -> dict[str, NDArray[Any]]:
     return raw_inputs(columns, input_names(columns, metadata.output_names), table)
 
 
-def _of_rows(path: Path, rows: Mapping[str, NDArray[Any]], metadata: Metadata) -> Asked:
+def _asked(load: Loader, path: Path, test: Split, rows: Rows | None, metadata: Metadata) -> Asked:
+    """Asks the file for the features of the test set, or for its `rows`."""
+    if rows is None:
+        run = load(path)
+        return lambda part: run(test.take(part).features.reshape(-1, *metadata.input_shape))
     session = session_of(path.read_bytes(), path)
 
     def asked(part: slice) -> Tensor:
         inputs = {name: values[part] for name, values in rows.items()}
-        (found,) = session.run([metadata.output], inputs)
-        return torch.from_numpy(found)
+        return torch.from_numpy(session.run([metadata.output], inputs)[0])
 
     return asked
 
@@ -243,7 +234,11 @@ def report(exported: Exported) -> str:
     if about.columns is None:
         takes += "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     elif about.raw_columns:
-        takes = f"an input (N, 1) for {_inputs_in_words(about)}"
+        names = input_names(about.columns, about.output_names)
+        shown = ", ".join(names[:INPUTS_SHOWN]) + (", …" if names[INPUTS_SHOWN:] else "")
+        kinds = {type(column) for column in about.columns.columns}
+        told = "; ".join(words for kind, words in INPUTS_IN_WORDS.items() if kind in kinds)
+        takes = f"an input (N, 1) for each column ({shown}): {told}"
     else:
         takes += "the table's columns prepared as the metadata `columns` say"
     return (
@@ -254,15 +249,6 @@ def report(exported: Exported) -> str:
         f"differ by at most {exported.difference:.2g}{unit} (allowed {exported.allowed:.2g}), "
         f"{in_words(score)} {format_metric(score, exported.score)}"
     )
-
-
-def _inputs_in_words(about: Metadata) -> str:
-    assert about.columns is not None
-    names = input_names(about.columns, about.output_names)
-    shown = ", ".join(names[:INPUTS_SHOWN]) + (", …" if names[INPUTS_SHOWN:] else "")
-    kinds = {type(column) for column in about.columns.columns}
-    told = [words for kind, words in INPUTS_IN_WORDS.items() if kind in kinds]
-    return f"each column ({shown}): {'; '.join(told)}"
 
 
 # --- the formats ---------------------------------------------------------------------------------
@@ -321,7 +307,7 @@ def _program(trained: Trained, metadata: Metadata) -> torch.export.ExportedProgr
     return program
 
 
-def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
+def _write_onnx(trained: Trained, metadata: Metadata) -> bytes:
     program = torch.onnx.export(
         _program(trained, metadata),
         dynamo=True,
@@ -340,21 +326,22 @@ def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
         model = with_columns(model, trained.columns, INPUT)
     for key, value in metadata.to_texts().items():
         model.metadata_props.add(key=key, value=value)
-    path.write_bytes(model.SerializeToString())
+    content: bytes = model.SerializeToString()
+    return content
 
 
-def _write_torch(trained: Trained, metadata: Metadata, path: Path) -> None:
+def _write_torch(trained: Trained, metadata: Metadata) -> bytes:
     archive = io.BytesIO()
     notes = {ARCHIVE_NOTE: json.dumps(metadata.to_texts())}
     torch.export.save(_program(trained, metadata), archive, extra_files=notes)
-    path.write_bytes(archive.getvalue())
+    return archive.getvalue()
 
 
-def _write_safetensors(trained: Trained, metadata: Metadata, path: Path) -> None:
+def _write_safetensors(trained: Trained, metadata: Metadata) -> bytes:
     from safetensors.torch import save
 
     weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
-    path.write_bytes(save(weights, metadata.to_texts()))
+    return save(weights, metadata.to_texts())
 
 
 def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
@@ -386,7 +373,7 @@ def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
     return raw, metadata
 
 
-Writer = Callable[[Trained, Metadata, Path], None]
+Writer = Callable[[Trained, Metadata], bytes]
 
 
 def _run_onnx(path: Path) -> Runner:
@@ -399,7 +386,7 @@ def _run_torch(path: Path) -> Runner:
     return torch.export.load(io.BytesIO(path.read_bytes())).module()
 
 
-WRITERS: dict[FormatName, tuple[Writer, Callable[[Path], Runner]]] = {
+WRITERS: dict[FormatName, tuple[Writer, Loader]] = {
     "onnx": (_write_onnx, _run_onnx),
     "torch": (_write_torch, _run_torch),
     "safetensors": (_write_safetensors, lambda path: open_safetensors(path)[0]),

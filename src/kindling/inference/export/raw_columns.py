@@ -44,19 +44,17 @@ def input_names(columns: Columns, outputs: Sequence[str]) -> list[str]:
 
 def raw_inputs(columns: Columns, names: Sequence[str], table: Table) -> dict[str, NDArray[Any]]:
     """The inputs that stand for the rows of a table."""
-    return {
-        name: _raw(column, table, columns.empty)[:, None]
-        for name, column in zip(names, columns.columns, strict=True)
-    }
-
-
-def _raw(column: AnyColumn, table: Table, empty: Sequence[str] | None) -> NDArray[Any]:
-    cells = column.cells(table, empty)
-    if isinstance(column, NumberColumn):
-        return cells.read
-    if isinstance(column, DateColumn):
-        return column.times(cells)
-    return np.array(cells.texts, object)
+    found = dict[str, NDArray[Any]]()
+    for name, column in zip(names, columns.columns, strict=True):
+        cells = column.cells(table, columns.empty)
+        if isinstance(column, NumberColumn):
+            values = cells.read
+        elif isinstance(column, DateColumn):
+            values = column.times(cells)
+        else:
+            values = np.array(cells.texts, object)
+        found[name] = values[:, None]
+    return found
 
 
 def with_columns(model: "onnx.ModelProto", columns: Columns, own_input: str) -> "onnx.ModelProto":

@@ -13,11 +13,10 @@ from kindling.data.sources.source import Source
 from kindling.inference.baselines import compare
 from kindling.inference.committees.making import make_committee, summary
 from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
-from kindling.inference.tables import aligned
 from kindling.records.folder import Run
 from kindling.records.loading import Trained
 from kindling.records.lookup import COMMITTEE
-from kindling.records.outcome import compared_rows, format_metric
+from kindling.records.outcome import compared_rows, format_metric, text_table
 from kindling.records.sweep_folder import Sweep
 from kindling.reports.page import write_report
 from kindling.sweeps.packs.command import CheckedPack
@@ -101,6 +100,7 @@ def tell(run: Run) -> str:
     except (InputError, OSError) as error:
         page = f"no report: {error}"
     rows = [*compared_rows(run.result["task"], run.result.get("compared", []))]
-    compared = aligned([*rows[0]], *([*row.values()] for row in rows)) if rows else ""
+    header = [*rows[0]] if rows else []
+    compared = text_table(header, [[*row.values()] for row in rows], right=header[1:])
     predict = f"predict: {as_command('predict')} {shlex.quote(str(run.folder))} ROWS.csv"
     return "\n".join([summary(run), "", compared, "", page, predict])
