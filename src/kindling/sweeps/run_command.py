@@ -3,7 +3,7 @@ and `kindling.sweep`, a sweep from Python.
 
 The points of a single run and of a sweep, whose trials train one after the other or as stacks,
 take this way. Where a command chooses a launcher or a sweeper of others, or callbacks, Hydra runs
-the jobs; see by_hydra.py.
+the jobs; see jobs.py.
 """
 
 import logging
@@ -30,11 +30,11 @@ from kindling.records.folder import Run
 from kindling.records.lookup import timestamped, with_name
 from kindling.records.outcome import row_of
 from kindling.records.sweep_folder import Sweep
-from kindling.sweeps.by_hydra import run_by_hydra
 from kindling.sweeps.command_line import Command, check_command_line
 from kindling.sweeps.jobs import (
     exit_if_diverged,
     fit_job,
+    run_by_hydra,
     stack_settings,
     train_stacks,
     train_trial,
