@@ -88,8 +88,11 @@ def train_points(command: Command, proceed: Callable[[int], bool] | None = None)
     `proceed` is asked before each batch of hydra.sweeper.max_batch_size trials, with the number of
     trials that were trained."""
     section, folder = command.section, command.sweep_dir
-    if folder is not None:
-        _require_divisible(command.points)
+    if folder is not None and any(point.read("data.group") is not None for point in command.points):
+        with importing():
+            from kindling.data.sources.catalogue import require_divisible
+
+        require_divisible(command.points)  # otherwise each trial would report the same fault
     if not command.points or _is_of_others(section):
         run_by_hydra(command)
     elif folder is None:
@@ -174,16 +177,6 @@ def _configure_log(command: Command, section: dict[str, Any], name: str) -> None
     loggers = [verbose] if isinstance(verbose, str) else verbose or []
     for logger in [None] if verbose is True else loggers:
         logging.getLogger(logger).setLevel(logging.DEBUG)
-
-
-def _require_divisible(configs: Sequence[Config]) -> None:
-    """Raises InputError if no data set of a sweep can be divided by its groups: otherwise each
-    trial would report the same fault."""
-    if any(getattr(config.data, "group", None) is not None for config in configs):
-        with importing():
-            from kindling.data.sources.catalogue import require_divisible
-
-        require_divisible(configs)
 
 
 def _resume(folder: Path, config: Config) -> None:
