@@ -210,11 +210,13 @@ def launch_fused(
     folder = Path(config.hydra.sweep.dir)
     make_folder(folder)
     jobs: list[DictConfig] = []
+    folders: list[Path] = []
     for number, overrides in enumerate(job_overrides, first):
         job = context.config_loader.load_sweep_config(config, list(overrides))
         with flag_override(job, ["readonly", "struct"], False):
             job.hydra.job.id = job.hydra.job.num = number
-            job.hydra.runtime.output_dir = str((folder / str(job.hydra.sweep.subdir)).absolute())
+            folders.append(folder / str(job.hydra.sweep.subdir))
+            job.hydra.runtime.output_dir = str(folders[-1].absolute())
         jobs.append(job)
     own = [OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"]) for job in jobs]
     points: list[Any] = [OmegaConf.to_container(each, resolve=True) for each in own]
@@ -225,7 +227,6 @@ def launch_fused(
     configs = [config for config, _ in found if config is not None]
     launcher: Any = OmegaConf.to_container(config.hydra.launcher)
     settings = stack_settings(launcher, configs)
-    folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
     returns = []
     for number, (job, checked) in enumerate(zip(jobs, configs, strict=True)):
         # Interpolations in Hydra's section are not resolved.
