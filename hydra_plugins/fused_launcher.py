@@ -1,7 +1,7 @@
 """hydra/launcher=fused: the trials of a sweep train together, as stacked networks.
 
 Hydra finds launchers only in a folder of this name, and imports the folder at every start.
-Therefore the imports that take long are in kindling.sweeps.by_hydra.
+Therefore the imports that take long are in kindling.sweeps.jobs.
 """
 
 from collections.abc import Sequence
@@ -62,6 +62,6 @@ class FusedLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from kindling.sweeps.by_hydra import launch_fused
+        from kindling.sweeps.jobs import launch_fused
 
         return launch_fused(job_overrides, initial_job_idx, self.config, self.context, self.task)

@@ -39,7 +39,7 @@ class ZipSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:  # noqa: ARG002
-        from kindling.sweeps.by_hydra import zip_jobs
+        from kindling.sweeps.jobs import zip_jobs
 
         jobs = zip_jobs(self.params or {})
         size, returned = self.size or len(jobs), list[Sequence[JobReturn]]()

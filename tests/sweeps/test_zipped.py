@@ -12,7 +12,7 @@ from hydra.plugins.launcher import Launcher
 from hydra_plugins.zip_sweeper import ZipSweeper
 from kindling.config.compose import compose
 from kindling.records.folder import Run
-from kindling.sweeps import by_hydra
+from kindling.sweeps import jobs
 from kindling.sweeps.command_line import check_command_line
 from kindling.sweeps.confirmation import command as confirm_command
 from kindling.system.errors import InputError
@@ -93,17 +93,17 @@ class NotedLauncher(Launcher):
 def test_the_sweeper_has_hydras_batches_and_parameters(
     size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(by_hydra, "_zipped", ["a=zip(x,'y z')", "b=3,4"])
+    monkeypatch.setattr(jobs, "_zipped", ["a=zip(x,'y z')", "b=3,4"])
     sweeper = ZipSweeper(size, {"seed": "zip(1,2)"})
     sweeper.launcher = launcher = NotedLauncher()
     sweeper.sweep([])
-    jobs = [
+    told = [
         [f"seed={seed}", f"a={a}", f"b={b}"]
         for (seed, a), b in itertools.product([(1, "x"), (2, "'y z'")], [3, 4])
     ]
-    assert launcher.batches == ([(0, jobs)] if size is None else [(0, jobs[:3]), (3, jobs[3:])])
+    assert launcher.batches == ([(0, told)] if size is None else [(0, told[:3]), (3, told[3:])])
     with pytest.raises(InputError, match=r"seed has 1 value, a has 2 values;"):
-        by_hydra.zip_jobs({"seed": "zip(1)"})
+        jobs.zip_jobs({"seed": "zip(1)"})
 
 
 EXPECTED = [

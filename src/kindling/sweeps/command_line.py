@@ -54,8 +54,6 @@ RECORDS = (
 
 @dataclass(frozen=True)
 class Command:
-    """A checked command line."""
-
     flags: Sequence[str] = ()
     overrides: Sequence[str] = ()
     sweep_dir: Path | None = None  # None for a single run
@@ -68,10 +66,6 @@ class Command:
     composer: Composer = field(default_factory=shared_composer)
     summary: bool = False  # whether to describe the model, and to train nothing
     help: str | None = None  # the answer to --help
-
-    @property
-    def argv(self) -> list[str]:
-        return [*self.flags, *self.overrides]
 
     @property
     def recorded(self) -> list[str]:
@@ -114,7 +108,7 @@ def check_command_line(argv: Sequence[str], docstring: str | None = None) -> Com
     arguments = parser.parse_intermixed_args(list(argv))
     arguments.overrides = with_quotes(arguments.overrides, sweep=arguments.multirun)
     if arguments.help:
-        return Command(help=_help(parser, arguments))
+        return Command(help=f"{parser.format_help()}\n{describe_keys(_first_point(arguments))}")
     return replace(_checked_command(arguments), summary=arguments.summary)
 
 
@@ -322,10 +316,6 @@ def _argument_parser(docstring: str | None) -> Parser:
     parser.add_argument("--version", action="version", version=version, help="print versions")
     parser.flag("--summary", "show layers, shapes and parameters; train nothing")
     return parser
-
-
-def _help(parser: Parser, arguments: Namespace) -> str:
-    return f"{parser.format_help()}\n{describe_keys(_first_point(arguments))}"
 
 
 def _first_point(arguments: Namespace) -> dict[str, Any]:

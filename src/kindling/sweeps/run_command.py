@@ -3,7 +3,7 @@ and `kindling.sweep`, a sweep from Python.
 
 The points of a single run and of a sweep, whose trials train one after the other or as stacks,
 take this way. Where a command chooses a launcher or a sweeper of others, or callbacks, Hydra runs
-the jobs; see by_hydra.py.
+the jobs; see jobs.py.
 """
 
 import logging
@@ -30,11 +30,11 @@ from kindling.records.folder import Run
 from kindling.records.lookup import timestamped, with_name
 from kindling.records.outcome import row_of
 from kindling.records.sweep_folder import Sweep
-from kindling.sweeps.by_hydra import run_by_hydra
 from kindling.sweeps.command_line import Command, check_command_line
 from kindling.sweeps.jobs import (
     exit_if_diverged,
     fit_job,
+    run_by_hydra,
     stack_settings,
     train_stacks,
     train_trial,
@@ -88,8 +88,11 @@ def train_points(command: Command, proceed: Callable[[int], bool] | None = None)
     `proceed` is asked before each batch of hydra.sweeper.max_batch_size trials, with the number of
     trials that were trained."""
     section, folder = command.section, command.sweep_dir
-    if folder is not None:
-        _require_divisible(command.points)
+    if folder is not None and any(point.read("data.group") is not None for point in command.points):
+        with importing():
+            from kindling.data.sources.catalogue import require_divisible
+
+        require_divisible(command.points)  # otherwise each trial would report the same fault
     if not command.points or _is_of_others(section):
         run_by_hydra(command)
     elif folder is None:
@@ -174,16 +177,6 @@ def _configure_log(command: Command, section: dict[str, Any], name: str) -> None
     loggers = [verbose] if isinstance(verbose, str) else verbose or []
     for logger in [None] if verbose is True else loggers:
         logging.getLogger(logger).setLevel(logging.DEBUG)
-
-
-def _require_divisible(configs: Sequence[Config]) -> None:
-    """Raises InputError if no data set of a sweep can be divided by its groups: otherwise each
-    trial would report the same fault."""
-    if any(getattr(config.data, "group", None) is not None for config in configs):
-        with importing():
-            from kindling.data.sources.catalogue import require_divisible
-
-        require_divisible(configs)
 
 
 def _resume(folder: Path, config: Config) -> None:

@@ -57,13 +57,11 @@ def train_trials(
     groups = _groups(configs, max_trials, sweep, executor, halving)
     _tell(groups)
     tasks = []
-    for group in groups:
-        own = tuple(configs[trial] for trial in group.trials)
-        own_folders = tuple(folders[trial].absolute() for trial in group.trials)
+    for trials in [tuple(group.trials) for group in groups]:
+        own = tuple(configs[trial] for trial in trials)
+        own_folders = tuple(folders[trial].absolute() for trial in trials)
         state_folder = (sweep.stacks / joint_hash(own)).absolute()
-        trials = tuple(group.trials)
-        where = sweep.folder.absolute()
-        tasks.append(Task(where, trials, own, own_folders, state_folder, halving))
+        tasks.append(Task(sweep.folder.absolute(), trials, own, own_folders, state_folder, halving))
     try:
         executor.run(tasks)
     finally:  # the last groups may have had no time for it

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,6 @@ LARGEST_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class CheckedConfirmation:
-    """A checked confirmation."""
-
     folder: Path
     record: Record
 
@@ -51,8 +49,14 @@ def check_command_line(
     Raises InputError for numbers out of range, a folder that is not a sweep, trials that cannot be
     compared or read, and a folder in use.
     """
-    _require_in_range("--top", top, 1, MOST_SETTINGS, TOP)
-    _require_in_range("--seeds", seeds, 2, MOST_SEEDS, SEEDS)
+    for option, value, least, most, usual in (
+        ("--top", top, 1, MOST_SETTINGS, TOP),
+        ("--seeds", seeds, 2, MOST_SEEDS, SEEDS),
+    ):
+        if value is not None and not least <= value <= most:
+            raise InputError(
+                f"{option} {value}: must be from {least} to {most:,}, for example {option} {usual}"
+            )
     if is_confirmation(sweep):
         options = {"--top": top, "--seeds": seeds, "--output": output}
         typed = [option for option, value in options.items() if value is not None]
@@ -99,22 +103,21 @@ def choose(sweep: Path, top: int, seeds: int | None) -> Record:
             f"--seeds {count}: the trials of {sweep} have data.folds={folds}, and each fold needs "
             f"a seed; type --seeds {folds} or more"
         )
-    settings: dict[tuple[tuple[str, str], ...], _Setting] = {}
+    lost = {
+        identity(configs[outcome.run.folder])
+        for outcome in outcomes
+        if outcome.status in ("failed", "diverged") and outcome.run.folder in configs
+    }
+    alike: dict[tuple[tuple[str, str], ...], list[tuple[Outcome, Config]]] = {}
     for outcome, config in trials:
-        settings.setdefault(identity(config), _Setting()).trials.append((outcome, config))
-    for outcome in outcomes:
-        if outcome.status in ("failed", "diverged") and outcome.run.folder in configs:
-            lossy = settings.get(identity(configs[outcome.run.folder]))
-            if lossy is not None:
-                lossy.lost = True
-    for setting in settings.values():
-        setting.keep_furthest()
-    ranked = sorted(settings.values(), key=lambda setting: setting.rank(used_folds))
+        alike.setdefault(identity(config), []).append((outcome, config))
+    settings = [_Setting(_furthest(own), key in lost) for key, own in alike.items()]
+    ranked = sorted(settings, key=lambda setting: setting.rank(used_folds))
     repeated = ("seed",) if folds is None else REPLICATED
     return Record(
         sweep=str(sweep),
         found=len(ranked),
-        keys=_varied(finished, [*settings]),
+        keys=_varied(finished, [*alike]),
         seeds=fresh_seeds({config.seed for config in configs.values()}, count),
         settings=[setting.chosen(repeated) for setting in ranked[:top]],
         folds=folds,
@@ -136,12 +139,12 @@ def fresh_seeds(used: set[int], count: int) -> list[int]:
     return [seed for seed in range(count + len(used)) if seed not in used][:count]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Setting:
     """The finished trials of a setting."""
 
-    trials: list[tuple[Outcome, Config]] = field(default_factory=list)
-    lost: bool = False  # whether another of its trials failed or diverged
+    trials: list[tuple[Outcome, Config]]
+    lost: bool  # whether another of its trials failed or diverged
 
     @property
     def folds(self) -> list[int | None]:
@@ -151,14 +154,8 @@ class _Setting:
     def value(self) -> float:
         """The mean over the folds, each of them the mean over its seeds."""
         values = [value_of(outcome) for outcome, _ in self.trials]
-        return statistics.mean(
-            fold_means([each for each in values if each is not None], self.folds)
-        )
-
-    def keep_furthest(self) -> None:
-        """Leaves out the trials that halving dropped, if others of the setting got further."""
-        furthest = max(_reached(outcome) for outcome, _ in self.trials)
-        self.trials = [trial for trial in self.trials if _reached(trial[0]) == furthest]
+        known = [value for value in values if value is not None]
+        return statistics.mean(fold_means(known, self.folds))
 
     def rank(self, folds: set[int | None]) -> tuple[bool, bool, int, float]:
         """`folds`: those that a setting without gaps has. Settings that halving dropped later, or
@@ -178,6 +175,12 @@ class _Setting:
             promised=self.value,
             trials=[int(outcome.run.folder.name) for outcome, _ in self.trials],
         )
+
+
+def _furthest(trials: Sequence[tuple[Outcome, Config]]) -> list[tuple[Outcome, Config]]:
+    """Leaves out the trials that halving dropped, if others of the setting got further."""
+    furthest = max(_reached(outcome) for outcome, _ in trials)
+    return [trial for trial in trials if _reached(trial[0]) == furthest]
 
 
 def _reached(outcome: Outcome) -> tuple[bool, int]:
@@ -212,13 +215,6 @@ def _varied(
 
 
 # --- what is refused -----------------------------------------------------------------------------
-
-
-def _require_in_range(option: str, value: int | None, least: int, most: int, usual: int) -> None:
-    if value is not None and not least <= value <= most:
-        raise InputError(
-            f"{option} {value}: must be from {least} to {most:,}, for example {option} {usual}"
-        )
 
 
 def _require_sweep(folder: Path) -> None:
@@ -298,13 +294,13 @@ def _require_here(record: Record, folder: Path, sweep: Path) -> None:
     faults = []
     if launched_by is not None:
         faults.append(f"{launched_by} has started this process; start the confirmation alone")
-    for chosen in record.settings:
-        faults += missing_loggers(chosen.config.logger.chosen)
-        faults += chosen.config.only_from_python
-        faults += path_faults(chosen.config.data.model_dump())
+    configs = [chosen.config for chosen in record.settings]
+    for config in configs:
+        faults += missing_loggers(config.logger.chosen)
+        faults += config.only_from_python
+        faults += path_faults(config.data.model_dump())
     if faults:
         raise InputError("\n  ".join([f"{folder}: cannot train here", *dict.fromkeys(faults)]))
-    configs = [chosen.config for chosen in record.settings]
     require_own_paths(configs, [folder, sweep])
-    for chosen in record.settings:
-        require_machine(chosen.config)
+    for config in configs:
+        require_machine(config)

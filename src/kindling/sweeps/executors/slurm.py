@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import submitit
@@ -108,11 +109,11 @@ class Slurm(Cluster):
         return f"scancel {' '.join(arrays)}"
 
 
+@dataclass(frozen=True)
 class SlurmCall:
     """What a job of Slurm calls. submitit's handler of SIGUSR2 queues the job again."""
 
-    def __init__(self, parcel: Parcel) -> None:
-        self.parcel = parcel
+    parcel: Parcel
 
     def __call__(self) -> None:
         try:

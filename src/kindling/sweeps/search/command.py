@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +38,6 @@ from kindling.system.launch import launch_info
 
 @dataclass(frozen=True)
 class CheckedSearch:
-    """A checked search."""
-
     typed: Sequence[str]  # the arguments that resume the search
     settings: Search
     folder: Path
@@ -48,10 +45,6 @@ class CheckedSearch:
     space: Sequence[Parameter]
     corner: Config  # one configuration of the space
     identity: dict[str, str]  # each setting as typed
-
-    def overrides_of(self, point: Sequence[str]) -> list[list[str]]:
-        """The overrides of each run that trains a point of the space: with folds one for each."""
-        return _runs(self.fixed, self.settings.folds, point)
 
 
 SETTINGS = ("batch", "sampler", "seed", "halving")
@@ -76,7 +69,7 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Check
             "nothing to search: no key has choice(…), range(…), interval(…) or zip(…); type for "
             "example 'optimizer.lr=tag(log,interval(0.01,1))'"
         )
-    combinations = (_runs(fixed, folds, corner)[0] for corner in corners(space))
+    combinations = (runs_of(fixed, folds, corner)[0] for corner in corners(space))
     points, composing_faults = shared_composer().points(combinations)
     faults += composing_faults
     configs: list[Config] = []
@@ -85,7 +78,13 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Check
         faults += [_in_space(fault, space) for fault in point_faults]
         configs += [config] if config is not None else []
     faults += _loss_faults(configs, space)
-    faults += _not_here()
+    faults += missing(as_command("search"), "search", ("optuna",))
+    launched_by = launch_info().launched_by
+    if launched_by is not None:
+        faults.append(
+            f"{launched_by} has started this process; start the search alone, with "
+            "trainer.devices=N"
+        )
     if faults or settings is None:
         raise config_error(list(dict.fromkeys(faults)))
     require_machine(configs[0], settings.executor)
@@ -110,11 +109,10 @@ def _sorted_out(
         if override is None:
             continue
         key = override.key_or_group
-        own_faults = [fault] if (fault := _fault_of(override)) else []
-        with _noting(own_faults):
-            if own_faults:
-                pass
-            elif key.startswith("search."):
+        try:
+            if fault := _fault_of(override):
+                raise InputError(fault)
+            if key.startswith("search."):
                 search[key.removeprefix("search.")] = override.value()
             elif not override.is_sweep_override():
                 fixed.append(text)
@@ -122,25 +120,20 @@ def _sorted_out(
                 zipped[key] = override
             else:
                 space[key] = parameter_of(override)
-        if not own_faults and key in keys:
-            own_faults.append(f"{text}: {key} is given twice")
-        faults += own_faults
+            if key in keys:
+                raise InputError(f"{text}: {key} is given twice")
+        except InputError as error:
+            faults.append(str(error))
         keys.add(key)
     zipping_faults = zip_faults([*zipped.values()])
     faults += zipping_faults
     if zipped and not zipping_faults:
-        with _noting(faults):
+        try:
             parameter = zip_of([*zipped.values()])
             space[parameter.key] = parameter
+        except InputError as error:
+            faults.append(str(error))
     return search, fixed, [space[key] for key in sorted(space)]
-
-
-@contextmanager
-def _noting(faults: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        faults.append(str(error))
 
 
 def _fault_of(override: Override) -> str | None:
@@ -159,8 +152,8 @@ def _fault_of(override: Override) -> str | None:
     return override_fault(override)
 
 
-def _runs(fixed: Sequence[str], folds: int | None, point: Sequence[str]) -> list[list[str]]:
-    """As CheckedSearch.overrides_of."""
+def runs_of(fixed: Sequence[str], folds: int | None, point: Sequence[str]) -> list[list[str]]:
+    """The overrides of each run that trains a point of the space: with folds one for each."""
     if folds is None:
         return [[*fixed, *point]]
     own = [[f"data.folds={folds}", f"data.fold={fold}"] for fold in range(folds)]
@@ -204,18 +197,6 @@ def _in_space(fault: str, space: Sequence[Parameter]) -> str:
             return f"{parameter.key}={parameter.text}: needs integers; type {parameter.key}={whole}"
         return f"{parameter.key}={parameter.text} reaches {fault}"
     return fault
-
-
-def _not_here() -> list[str]:
-    """The reasons why a search cannot run in this process."""
-    faults = missing(as_command("search"), "search", ("optuna",))
-    launched_by = launch_info().launched_by
-    if launched_by is not None:
-        faults.append(
-            f"{launched_by} has started this process; start the search alone, with "
-            "trainer.devices=N"
-        )
-    return faults
 
 
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:

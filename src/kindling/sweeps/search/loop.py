@@ -17,7 +17,7 @@ from kindling.records.folder import Run, resume_command
 from kindling.records.outcome import format_metric, in_full
 from kindling.records.sweep_folder import Sweep, write_importance
 from kindling.sweeps.run_command import finish_sweep
-from kindling.sweeps.search.command import CheckedSearch
+from kindling.sweeps.search.command import CheckedSearch, runs_of
 from kindling.sweeps.search.study import Study, TrialBatch
 from kindling.sweeps.tasks import told_how_to_go_on
 from kindling.sweeps.trials import build_executor, train_trials
@@ -79,12 +79,15 @@ class SearchLoop:
 
     def _train(self, batch: TrialBatch) -> list[list[Run]]:
         """Trains a batch; returns the runs of each of its trials."""
-        folds, overrides_of = self.settings.folds or 1, self.command.overrides_of
+        fixed, folds = self.command.fixed, self.settings.folds
         combinations = [
-            texts for trial in batch.trials for texts in overrides_of(self.study.point(trial))
+            texts
+            for trial in batch.trials
+            for texts in runs_of(fixed, folds, self.study.point(trial))
         ]
         configs = check_all(*shared_composer().points(combinations))
-        numbers = [folds * trial.number + fold for trial in batch.trials for fold in range(folds)]
+        size = folds or 1
+        numbers = [size * trial.number + fold for trial in batch.trials for fold in range(size)]
         runs = [Run(self.folder / str(number)) for number in numbers]
         files = (
             new_files(run, config.to_primitives(), texts)
@@ -94,7 +97,7 @@ class SearchLoop:
         executor = build_executor(self.settings, configs)
         folders, sweep = [run.folder for run in runs], Sweep(self.folder, f".batch{batch.number}")
         train_trials(configs, folders, sweep, None, self.settings.halving, executor)
-        return [runs[place : place + folds] for place in range(0, len(runs), folds)]
+        return [runs[place : place + size] for place in range(0, len(runs), size)]
 
     def _tell(self, batch: TrialBatch, runs: Sequence[Sequence[Run]]) -> None:
         results = [[run.result for run in of_trial] for of_trial in runs]
