@@ -234,8 +234,8 @@ def test_columns_of_arrays_and_of_python_are_those_of_a_file(tmp_path: Path) -> 
         assert found.counts(everywhere) == other.counts(everywhere)
         assert [*found.counts(everywhere)] == [*dict.fromkeys(cells)]
         lengths = [len(text) for text in cells]
-        assert found.mapped(len).tolist() == other.mapped(len).tolist() == lengths
-        assert found.rewritten(str.upper).texts == [text.upper() for text in cells]
+        assert found.mapped(len).to_list() == other.mapped(len).to_list() == lengths
+        assert [*found.mapped(str.upper, texts=True)] == [text.upper() for text in cells]
         assert found.texts == other.texts == cells
         assert found.varies(everywhere)
         assert not found.varies(np.arange(ROWS) == 5)
@@ -271,5 +271,5 @@ def test_columns_of_every_type_have_the_texts_of_their_values(values: Any) -> No
     assert cells.texts == texts
     assert cells.counts(np.ones(3, bool)) == Counter(texts)
     assert cells.gaps.tolist() == [text == "" for text in texts]
-    assert cells.mapped(len).tolist() == [*map(len, texts)]
+    assert cells.mapped(len).to_list() == [*map(len, texts)]
     np.testing.assert_array_equal(cells.numbers, as_numbers(texts))

@@ -2,7 +2,7 @@
 
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kindling.data.tables.cells import as_column
 from kindling.system.errors import InputError, parsing, reading
@@ -31,8 +31,18 @@ def read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.S
             with parsing(f"{path}: is not a workbook"), zipfile.ZipFile(file) as parts:
                 if sum(part.file_size for part in parts.infolist()) > GROWTH * size:
                     raise InputError(f"{path}: unpacks to more than {GROWTH} times its size")
+    import polars
+
     try:
-        frame = _workbook(path) if workbook else _parquet(path, header_alone=header_alone)
+        if workbook:  # its first sheet
+            frame = polars.read_excel(path, infer_schema_length=None)
+        else:
+            lazy = polars.scan_parquet(path)
+            width = len(lazy.collect_schema())
+            rows = 0 if header_alone else lazy.select(polars.len()).collect().item()
+            needed = f"{path}: its {rows:,} rows of {width:,} columns need"
+            require_memory(needed, CELL * rows * width, "fewer rows")
+            frame = lazy.head(rows).collect()
     except (InputError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of its library is no Exception
@@ -48,22 +58,3 @@ def read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.S
         )
     columns = frame.clear() if header_alone else frame
     return frame.columns, [as_column(column.name, column) for column in columns]
-
-
-def _parquet(path: Path, *, header_alone: bool) -> Any:
-    import polars
-
-    lazy = polars.scan_parquet(path)
-    width = len(lazy.collect_schema())
-    rows = 0 if header_alone else lazy.select(polars.len()).collect().item()
-    require_memory(
-        f"{path}: its {rows:,} rows of {width:,} columns need", CELL * rows * width, "fewer rows"
-    )
-    return lazy.head(rows).collect()
-
-
-def _workbook(path: Path) -> Any:
-    """The first sheet."""
-    import polars
-
-    return polars.read_excel(path, infer_schema_length=None)

@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ def _separated(
 ) -> tuple[list[str], list["pl.Series"], Sequence[int]]:
     """The names, the columns and the lines of a file with separated cells."""
     skipped, content, separator = _skip(content, notes)
-    sample = _first_lines(content).decode(errors="ignore")
+    sample = b"".join(islice(io.BytesIO(content), SAMPLED)).decode(errors="ignore")
     separator = separator or _separator(sample)
     if separator != ",":
         notes.append(f"its cells are separated by {SEPARATORS[separator]}")
@@ -227,16 +227,6 @@ def _content(path: Path, notes: list[str], *, header_alone: bool) -> bytes:
     if content.count(0) > len(content) // 4:  # UTF-16 or UTF-32 without a mark, or no text at all
         raise InputError(f"{path}: is not a table (most of its bytes are 0); save it in UTF-8")
     return content
-
-
-def _first_lines(content: bytes) -> bytes:
-    """SAMPLED lines, however long they are, or all."""
-    end = -1
-    for _ in range(SAMPLED):
-        end = content.find(b"\n", end + 1)
-        if end < 0:
-            return content
-    return content[: end + 1]
 
 
 def _beginning(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
