@@ -13,7 +13,7 @@ import polars
 import pytest
 
 from kindling.config.compose import compose
-from kindling.data.tables import frames
+from kindling.data.tables import reading
 from kindling.data.tables.cells import as_numbers, as_text
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import as_table
@@ -181,7 +181,7 @@ def test_what_is_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_table(path)
     book = tmp_path / "t.xlsx"
     write_workbook(book, [["x", "y"], [1, 2]])
-    monkeypatch.setattr(frames, "missing", lambda *_: ["t: needs fastexcel; type pip install"])
+    monkeypatch.setattr(reading, "missing", lambda *_: ["t: needs fastexcel; type pip install"])
     with pytest.raises(InputError, match="needs fastexcel; type pip install"):
         read_table(book)
 

@@ -55,11 +55,10 @@ def _stamp(config: schema.Data) -> object:
     if not isinstance(config, schema.Csv):
         return None
     found = []
-    for path in (config.path, config.val_path):
-        if path is not None:
-            with reading(path):
-                stat = Path(path).resolve().stat()
-            found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    for path in filter(None, (config.path, config.val_path)):
+        with reading(path):
+            stat = Path(path).resolve().stat()
+        found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return tuple(found)
 
 

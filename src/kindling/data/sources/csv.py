@@ -69,12 +69,11 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
         Split(features[part.features], part.labels, part.groups, part.weights)
         for part in divided.splits
     )
-    doubts = (
+    for doubt in chain(
         _class_doubts(table, config, found.texts),
         _doubts(table, found.texts, columns),
         _leaks(table, config, found, columns),
-    )
-    for doubt in chain(*doubts):
+    ):
         table.note(doubt)
     source = Source(
         config.name, train, test, tuple(found.names), digest=sha256(path), columns=columns,

@@ -72,7 +72,12 @@ def source_of(
     reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
-        lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
+        lines = reading.guesses(found["x"]) if config.kind == "auto" else []
+        if reading.kind == "numbers" and (line := arrays.unscaled(found["x"])):
+            lines.append(line)
+        if unused:
+            told = arrays.unused_line(unused)
+            lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
         for name in [f"x{end}" for end in parts]:
             if reading.kind == "pictures":  # numbers have no further faults
                 faults += arrays.feature_faults(name, found[name], reading.kind)
@@ -97,19 +102,6 @@ def source_of(
         validation=splits.get("_val"), digest=digest, arrays=reading,
         notes=[(logging.INFO, printable(f"{told_as}: {line}")) for line in lines],
     )  # fmt: skip
-
-
-def _told(
-    x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool, unused: Sequence[str]
-) -> list[str]:
-    """A line for each thing that was guessed, is doubtful or is not used."""
-    lines = reading.guesses(x) if guessed else []
-    if reading.kind == "numbers" and (line := arrays.unscaled(x)):
-        lines.append(line)
-    if unused:
-        told = arrays.unused_line(unused)
-        lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
-    return lines
 
 
 def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:

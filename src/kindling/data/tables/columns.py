@@ -344,8 +344,8 @@ class Columns(BaseModel):
                 faults.append(f"{fault}; {CORRECT}")
                 continue
             new = column.new(cells)
-            closed = isinstance(column, TextColumn) and not column.others
-            if parts is None and closed and new.any():
+            strict = parts is None and new.any()
+            if strict and isinstance(column, TextColumn) and not column.others:
                 fill = column.fill
                 instead = "" if fill is None else f", or empty the cells to have {fill!r} read"
                 told = column.described(cells, new, rows_of[""])

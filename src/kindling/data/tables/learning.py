@@ -60,13 +60,10 @@ def learn_columns(table: Table, config: schema.Csv, trained_on: Mask) -> Columns
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
     taken: dict[str, _Taken] = {}
-    faults = []
+    faults, take = [], _take if config.encode == "auto" else _learn
     for name in names:
         try:
-            if config.encode == "auto":
-                taken[name] = _take(table, name, config, trained_on)
-            else:
-                taken[name] = _Taken(_learn(table, name, config, trained_on), "")
+            taken[name] = take(table, name, config, trained_on)
         except _UnusableError as error:
             faults.append(str(error))
     table.refuse(faults)
@@ -258,9 +255,7 @@ def _as_category(table: Table, cells: Cells, config: schema.Csv, trained_on: Mas
 # --- a column as data.encode and data.fill say ---------------------------------------------------
 
 
-def _learn(
-    table: Table, name: str, config: schema.Csv, trained_on: Mask
-) -> NumberColumn | TextColumn:
+def _learn(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Taken:
     cells, leave_out = table.cells(name, config.empty), _leave_out(name, config)
     of_text = bool(cells.strange.any())
     different = len(cells.counts(~cells.gaps)) if of_text else 0
@@ -280,11 +275,11 @@ def _learn(
             kept = as_it_is(cells, config, "text")
             table.note(f"column {name}: {listed(words)} counts as empty{kept}")
         _note_alike(table, cells)
-        return TextColumn(name=name, fill=fill, categories=sorted(counts))
+        return _Taken(TextColumn(name=name, fill=fill, categories=sorted(counts)), "category")
     if cells.counting:
         table.note(f"column {name}: numbers the rows; if the number says nothing, {leave_out}")
     which = "median" if config.fill == "auto" else config.fill
-    return _number(cells, config, trained_on, which)
+    return _Taken(_number(cells, config, trained_on, which), "number")
 
 
 def _number(cells: Cells, config: schema.Csv, trained_on: Mask, which: str | None) -> NumberColumn:
