@@ -15,14 +15,7 @@ from kindling.config.measures import MULTILABEL, REGRESSION, in_words, score_of
 from kindling.config.written import counted
 from kindling.data import loader
 from kindling.data.class_balance import BALANCED, BalancedOrder
-from kindling.data.loader import (
-    BlockSampler,
-    FoldOrder,
-    Order,
-    SeededOrder,
-    in_order,
-    limited,
-)
+from kindling.data.loader import BlockSampler, FoldOrder, Order, SeededOrder, in_order, limited
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.folds import Folds, training_and_validation
 from kindling.data.sources.source import Source, Split, require_weight
@@ -194,11 +187,9 @@ class Splits:
             ],
             "digest": source.digest,
             "validation_digest": source.validation_digest,
-            "columns": None
-            if source.columns is None
-            else source.columns.model_dump(exclude_defaults=True),
-            "arrays": None if source.arrays is None else source.arrays.model_dump(),
-            **({} if source.targets is None else {"targets": source.targets.model_dump()}),
+            "columns": source.columns and source.columns.model_dump(exclude_defaults=True),
+            "arrays": source.arrays and source.arrays.model_dump(),
+            **({"targets": source.targets.model_dump()} if source.targets else {}),
         }
 
     def in_a_line(self) -> str:
@@ -227,13 +218,9 @@ class Splits:
         targets = self.source.targets
         if targets is not None:
             found = targets.restored(labels)
-            pairs = zip(
-                names,
-                found.mean(0).tolist(),
-                found.std(0, correction=min(1, len(found) - 1)).tolist(),
-                strict=True,
-            )
-            texts = [f"{name} {mean:.4g} ± {deviation:.3g}" for name, mean, deviation in pairs]
+            deviations = found.std(0, correction=min(1, len(found) - 1))
+            each = zip(names, found.mean(0).tolist(), deviations.tolist(), strict=True)
+            texts = [f"{name} {mean:.4g} ± {deviation:.3g}" for name, mean, deviation in each]
             return ", ".join(texts[:CLASSES_TOLD]) + (", …" if texts[CLASSES_TOLD:] else "")
         if labels.dim() > 1:
             counts = labels.sum(0).long().tolist()

@@ -1,13 +1,13 @@
 """Labels that are numbers: standardised for the training, and given back in their own unit."""
 
-from typing import Annotated, Self
+from typing import Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from kindling.config.measures import REGRESSION
-from kindling.data.tables.columns import FiniteFloat, scale
+from kindling.data.tables.columns import FiniteFloat, Positive, scale
 from kindling.system.errors import InputError
 
 
@@ -19,7 +19,7 @@ class Targets(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     means: list[FiniteFloat]
-    deviations: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    deviations: list[Positive]
     raw: bool = False
 
     @classmethod
@@ -35,14 +35,16 @@ class Targets(BaseModel):
         Raises InputError for labels that are all equal."""
         if weights is not None:
             labels, weights = labels[weights > 0], weights[weights > 0]
-        found = [scale(column) for column in labels.T.numpy()]
-        for name, (mean, _, constant) in zip(names, found, strict=True):
+        means, deviations = list[float](), list[float]()
+        for name, column in zip(names, labels.T.numpy(), strict=True):
+            mean, deviation, constant = scale(column)
             if constant:
                 raise InputError(
                     f"task=regression: the label {name} of all {len(labels):,} training samples is "
                     f"{mean:g}, so there is nothing to learn; name another column or array"
                 )
-        means, deviations = [mean for mean, *_ in found], [each[1] for each in found]
+            means.append(mean)
+            deviations.append(deviation)
         if weights is not None:
             shares = (weights.double() / weights.double().sum())[:, None]
             middle = (shares * labels).sum(0)

@@ -13,7 +13,7 @@ import polars
 import pytest
 
 from kindling.config.compose import compose
-from kindling.data.tables import frames
+from kindling.data.tables import reading
 from kindling.data.tables.cells import as_numbers, as_text
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import as_table
@@ -181,7 +181,7 @@ def test_what_is_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_table(path)
     book = tmp_path / "t.xlsx"
     write_workbook(book, [["x", "y"], [1, 2]])
-    monkeypatch.setattr(frames, "missing", lambda *_: ["t: needs fastexcel; type pip install"])
+    monkeypatch.setattr(reading, "missing", lambda *_: ["t: needs fastexcel; type pip install"])
     with pytest.raises(InputError, match="needs fastexcel; type pip install"):
         read_table(book)
 
@@ -234,8 +234,8 @@ def test_columns_of_arrays_and_of_python_are_those_of_a_file(tmp_path: Path) -> 
         assert found.counts(everywhere) == other.counts(everywhere)
         assert [*found.counts(everywhere)] == [*dict.fromkeys(cells)]
         lengths = [len(text) for text in cells]
-        assert found.mapped(len).tolist() == other.mapped(len).tolist() == lengths
-        assert found.rewritten(str.upper).texts == [text.upper() for text in cells]
+        assert found.mapped(len).to_list() == other.mapped(len).to_list() == lengths
+        assert [*found.mapped(str.upper, texts=True)] == [text.upper() for text in cells]
         assert found.texts == other.texts == cells
         assert found.varies(everywhere)
         assert not found.varies(np.arange(ROWS) == 5)
@@ -271,5 +271,5 @@ def test_columns_of_every_type_have_the_texts_of_their_values(values: Any) -> No
     assert cells.texts == texts
     assert cells.counts(np.ones(3, bool)) == Counter(texts)
     assert cells.gaps.tolist() == [text == "" for text in texts]
-    assert cells.mapped(len).tolist() == [*map(len, texts)]
+    assert cells.mapped(len).to_list() == [*map(len, texts)]
     np.testing.assert_array_equal(cells.numbers, as_numbers(texts))

@@ -3,8 +3,7 @@
 A new data set needs a module in this folder, a section in config/schema.py, and a YAML file in
 conf/data, all of its name. The module has a function `open_source(config) -> Source`. Two more are
 optional, because they are faster: `describe(config) -> Description` for the shape and the classes,
-and `training_set(config) -> tuple[Split, Split | None, tuple[str, ...]]` for the labels and groups
-of the training set and of a validation set of its own, and the names of the classes.
+and `undecoded(config) -> Source` for the labels, the groups and the names of the classes.
 
 A section whose `tasks` are more than classification has functions (config, task). Labels of a
 regression are numbers (N, outputs), float64, in their own unit; those of several labels are 0 or 1,
@@ -56,11 +55,10 @@ def _stamp(config: schema.Data) -> object:
     if not isinstance(config, schema.Csv):
         return None
     found = []
-    for path in (config.path, config.val_path):
-        if path is not None:
-            with reading(path):
-                stat = Path(path).resolve().stat()
-            found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    for path in filter(None, (config.path, config.val_path)):
+        with reading(path):
+            stat = Path(path).resolve().stat()
+        found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return tuple(found)
 
 
@@ -89,8 +87,8 @@ def describe(config: schema.Data, task: schema.Task = OLD_TASK) -> Description:
     if hasattr(_module(config), "describe"):
         description: Description = _call("describe", config, task)
         return description
-    train, _, labels = _training_set(config, task)
-    return Description(train.shape, len(labels))
+    source = _undecoded(config, task)
+    return Description(source.shape, source.classes)
 
 
 def require_divisible(configs: Iterable[Config]) -> None:
@@ -106,22 +104,19 @@ def require_divisible(configs: Iterable[Config]) -> None:
     faults = []
     for data, task in different.values():
         try:
-            train, own, labels = _training_set(data, task)
-            training_and_validation(train, data, labels, own)
+            source = _undecoded(data, task)
+            training_and_validation(source.train, data, source.labels, source.validation)
         except InputError as error:
             faults.append(error)
     if faults and len(faults) == len(different):
         raise faults[0]
 
 
-def _training_set(
-    config: schema.Data, task: schema.Task
-) -> tuple[Split, Split | None, tuple[str, ...]]:
-    if hasattr(_module(config), "training_set"):
-        found: tuple[Split, Split | None, tuple[str, ...]] = _call("training_set", config, task)
-        return found
-    source = open_source(config, task)
-    return source.train, source.validation, source.labels
+def _undecoded(config: schema.Data, task: schema.Task) -> Source:
+    if not hasattr(_module(config), "undecoded"):
+        return open_source(config, task)
+    source: Source = _call("undecoded", config, task)
+    return source
 
 
 def _call(function: str, config: schema.Data, task: schema.Task) -> Any:

@@ -69,12 +69,11 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
         Split(features[part.features], part.labels, part.groups, part.weights)
         for part in divided.splits
     )
-    doubts = (
+    for doubt in chain(
         _class_doubts(table, config, found.texts),
         _doubts(table, found.texts, columns),
         _leaks(table, config, found, columns),
-    )
-    for doubt in chain(*doubts):
+    ):
         table.note(doubt)
     source = Source(
         config.name, train, test, tuple(found.names), digest=sha256(path), columns=columns,
@@ -132,12 +131,23 @@ class _Labels:
     texts: Sequence[str] = ()
 
     @classmethod
-    def of(cls, table: Table, config: schema.Csv, task: schema.Task, path: Path) -> Self:
-        """Raises InputError for cells that are no labels of this task."""
+    def of(
+        cls, table: Table, config: schema.Csv, task: schema.Task, known: Sequence[str] = ()
+    ) -> Self:
+        """`known`: the classes of the training table. Raises InputError for cells that are no
+        labels of this task, and for other classes."""
         if task.name == CLASSIFICATION:
-            texts = table.texts(config.targets[0], "class", config)
-            names = _classes(texts, path, config.targets[0])
+            target = config.targets[0]
+            texts = table.texts(target, "class", config)
+            names = [*known] or _classes(texts, table.path, target)
             number_of = {name: number for number, name in enumerate(names)}
+            unknown = sorted(set(texts) - set(number_of))
+            if unknown:
+                raise InputError(
+                    f"data.val_path={table.path}: column {target} has the class "
+                    f"{unknown[0][:80]!r}, which data.path={config.path} lacks; add rows of this "
+                    "class there, or leave them out here"
+                )
             return cls(torch.tensor([number_of[text] for text in texts]), names, texts)
         numbers = torch.from_numpy(numbers_of(table, config, task))
         return cls(numbers.float() if task.name == MULTILABEL else numbers, config.targets)
@@ -157,14 +167,13 @@ class _Divided:
 
     @classmethod
     def of(cls, config: schema.Csv, task: schema.Task) -> Self:
-        path = Path(config.path)
-        table = _read(path, "data.path")
+        table = _read(Path(config.path), "data.path")
         table.require(config.targets, "data.target")
         table.require(config.drop, "data.drop")
         _require_columns(table, config)
         table = _labelled(table, config)
         try:
-            found = _Labels.of(table, config, task, path)
+            found = _Labels.of(table, config, task)
             every = torch.arange(len(table.lines))
             rows = Split(every, found.labels, _groups(table, config), _weights(table, config))
             splits = split_off_test(rows, config.test_fraction, config.split_seed)
@@ -191,25 +200,21 @@ class _Divided:
 def numbers_of(table: Table, config: schema.Csv, task: schema.Task) -> Floats:
     """The labels (rows, outputs) of a table that has the columns: numbers, or 0 and 1. Raises
     InputError for other cells."""
-    return np.stack([_numbers(table, name, config, task) for name in config.targets], 1)
-
-
-def _numbers(table: Table, name: str, config: schema.Csv, task: schema.Task) -> Floats:
-    """The numbers of a column of labels; of several labels 0 and 1."""
     kind = "number" if task.name == REGRESSION else "label, 0 or 1,"
-    cells = table.cells(name, config.empty)
-    if fault := cells.fault(texts=False, gaps=False):
-        classes = "; to learn the texts as classes, type task=classification"
-        told = classes if cells.strange.any() and len(config.targets) == 1 else ""
-        table.refuse([f"{fault}; write a {kind} there, or leave the rows out{told}"])
-    wrong = ~np.isin(cells.numbers, (0, 1))
-    if task.name == MULTILABEL and wrong.any():
-        told = cells.counted(wrong, "is neither 0 nor 1", "are neither 0 nor 1")
-        table.refuse([
-            f"column {name}: {told}; write 1 where a row has the label and 0 where not, or type "
-            "task=regression"
-        ])  # fmt: skip
-    return cells.numbers
+    columns = [table.cells(name, config.empty) for name in config.targets]
+    for cells in columns:
+        if fault := cells.fault(texts=False, gaps=False):
+            classes = "; to learn the texts as classes, type task=classification"
+            told = classes if cells.strange.any() and len(columns) == 1 else ""
+            table.refuse([f"{fault}; write a {kind} there, or leave the rows out{told}"])
+        wrong = ~np.isin(cells.numbers, (0, 1))
+        if task.name == MULTILABEL and wrong.any():
+            told = cells.counted(wrong, "is neither 0 nor 1", "are neither 0 nor 1")
+            table.refuse([
+                f"column {cells.name}: {told}; write 1 where a row has the label and 0 where not, "
+                "or type task=regression"
+            ])  # fmt: skip
+    return np.stack([cells.numbers for cells in columns], 1)
 
 
 def _own_validation(
@@ -221,19 +226,7 @@ def _own_validation(
     rows."""
     table.require(config.targets, "data.target")
     table = _labelled(table, config)
-    if task.name == CLASSIFICATION:
-        targets = table.texts(config.targets[0], "class", config)
-        number_of = {name: number for number, name in enumerate(known.names)}
-        unknown = sorted(set(targets) - set(number_of))
-        if unknown:
-            raise InputError(
-                f"data.val_path={table.path}: column {config.targets[0]} has the class "
-                f"{unknown[0][:80]!r}, which data.path={config.path} lacks; add rows of this class "
-                "there, or leave them out here"
-            )
-        labels = torch.tensor([number_of[target] for target in targets])
-    else:
-        labels = _Labels.of(table, config, task, table.path).labels
+    labels = _Labels.of(table, config, task, known.names).labels
     _require_columns(table, config)
     groups = _groups(table, config)
     if groups is not None and training is not None:

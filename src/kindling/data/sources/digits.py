@@ -4,9 +4,11 @@ import functools
 import gzip
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kindling.config import schema
 from kindling.data.sources.source import DIGITS, Description, Source, Split
@@ -19,9 +21,21 @@ def digits() -> Source:
     would have twice MNIST's energy, and recipes made for MNIST would diverge. Every fifth sample
     belongs to the test set. Source: UCI, "Optical recognition of handwritten digits".
     """
-    everything = Split(*_scaled())
+    return every_fifth_held_out("digits", Split(*_scaled()), DIGITS)
+
+
+def every_fifth_held_out(name: str, everything: Split, labels: tuple[str, ...]) -> Source:
     is_test = torch.arange(len(everything)) % 5 == 4
-    return Source("digits", everything.take(~is_test), everything.take(is_test), DIGITS)
+    return Source(name, everything.take(~is_test), everything.take(is_test), labels)
+
+
+def packaged(name: str, **options: Any) -> NDArray[Any]:
+    """The numbers of a file of scikit-learn, whose import takes as long as that of torch."""
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    with gzip.open(Path(package.origin).parent / f"datasets/data/{name}.csv.gz") as file:
+        return np.loadtxt(file, **options)
 
 
 @functools.cache  # takes as long as an epoch
@@ -34,11 +48,7 @@ def _scaled() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _scanned() -> tuple[torch.Tensor, torch.Tensor]:
     """The pictures (N, 1, 8, 8) in [0, 1], float32, and the labels (N,)."""
-    package = find_spec("sklearn")  # its import takes as long as that of torch
-    assert package is not None
-    assert package.origin is not None
-    with gzip.open(Path(package.origin).parent / "datasets/data/digits.csv.gz") as file:
-        rows = torch.from_numpy(np.loadtxt(file, dtype=np.uint8, delimiter=","))
+    rows = torch.from_numpy(packaged("digits", dtype=np.uint8, delimiter=","))
     return rows[:, :64].float().div_(16).view(-1, 1, 8, 8), rows[:, 64].long()
 
 

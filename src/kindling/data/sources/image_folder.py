@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kindling.config import schema
 from kindling.config.written import printable
-from kindling.data.folders import Files, list_pictures
+from kindling.data.folders import Files, Listing, list_pictures
 from kindling.data.pictures import read_picture, resize
 from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
 from kindling.system.errors import InputError, shortened
@@ -80,7 +80,7 @@ def open_source(config: schema.ImageFolder) -> Source:
         )
     decoded = _decoded(config, listing.parts, listed)
     skipped = listed - sum(map(len, decoded.values()))
-    train, test = decoded["training"], decoded.get("test")
+    train = decoded["training"]
     empty = train.empty_classes(listing.labels)
     empty += [name for name, split in decoded.items() if not len(split) and split is not train]
     if empty:
@@ -88,11 +88,18 @@ def open_source(config: schema.ImageFolder) -> Source:
             f"data.path={root}: without its broken pictures nothing is left of "
             f"{', '.join(empty)}; add some, or remove the folder"
         )
+    return _source(config, listing, decoded, skipped)
+
+
+def _source(
+    config: schema.ImageFolder, listing: Listing, parts: Mapping[str, Split], skipped: int = 0
+) -> Source:
+    train, test = parts["training"], parts.get("test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
     return Source(
         config.name, train, test, listing.labels,
-        validation=decoded.get("validation"), digest=listing.digest, skipped=skipped,
+        validation=parts.get("validation"), digest=listing.digest, skipped=skipped,
         notes=[(logging.INFO, printable(line)) for line in listing.told],
     )  # fmt: skip
 
@@ -171,12 +178,8 @@ def _undecoded(config: schema.ImageFolder, files: Files) -> PictureSplit:
     return PictureSplit(files.paths, labels, groups, (config.size, config.size), config.channels)
 
 
-def training_set(config: schema.ImageFolder) -> tuple[Split, Split | None, tuple[str, ...]]:
-    """The training set, the validation set if the folder has one, and the names of the classes, as
-    of `open_source` if no picture is broken. Decodes no picture."""
+def undecoded(config: schema.ImageFolder) -> Source:
+    """The data set of `open_source` if no picture is broken. Decodes no picture."""
     listing = list_pictures(Path(config.path), config.group)
     parts = {name: _undecoded(config, files) for name, files in listing.parts.items()}
-    train: Split = parts["training"]
-    if "test" not in parts:
-        train, _ = split_off_test(train, config.test_fraction, config.split_seed)
-    return train, parts.get("validation"), listing.labels
+    return _source(config, listing, parts)

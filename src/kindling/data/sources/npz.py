@@ -9,7 +9,7 @@ refused or told. data/arrays.py reads and checks the arrays.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from kindling.config.measures import CLASSIFICATION, MULTILABEL
 from kindling.config.rules import ARRAYS
 from kindling.config.written import printable
 from kindling.data import arrays
-from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
+from kindling.data.sources.source import COPIES, Source, Split, grouped, split_off_test
 from kindling.system.errors import InputError
 from kindling.system.files import sha256
 from kindling.system.resources import free_memory
@@ -56,9 +56,13 @@ def source_of(
     faults at once."""
     group: str | None = getattr(config, "group", None)
     parts = [end for end in PARTS if f"x{end}" in found]
-    faults = _pair_faults(found, PARTS)
-    if config.kind is not None:
-        faults += _unused_faults(unused)
+    faults = _pair_faults(found)
+    meant = [name for name in unused if arrays.MEANT.fullmatch(name)]
+    if meant and config.kind is not None:
+        faults.append(
+            f"has {', '.join(meant)[:100]}, which would not be used; rename it to one of "
+            f"{', '.join(ARRAYS)}, or remove it (the weights of classes are trainer.class_weights)"
+        )
     for end in parts:
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
@@ -68,7 +72,12 @@ def source_of(
     reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
-        lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
+        lines = reading.guesses(found["x"]) if config.kind == "auto" else []
+        if reading.kind == "numbers" and (line := arrays.unscaled(found["x"])):
+            lines.append(line)
+        if unused:
+            told = arrays.unused_line(unused)
+            lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
         for name in [f"x{end}" for end in parts]:
             if reading.kind == "pictures":  # numbers have no further faults
                 faults += arrays.feature_faults(name, found[name], reading.kind)
@@ -95,19 +104,6 @@ def source_of(
     )  # fmt: skip
 
 
-def _told(
-    x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool, unused: Sequence[str]
-) -> list[str]:
-    """A line for each thing that was guessed, is doubtful or is not used."""
-    lines = reading.guesses(x) if guessed else []
-    if reading.kind == "numbers" and (line := arrays.unscaled(x)):
-        lines.append(line)
-    if unused:
-        told = arrays.unused_line(unused)
-        lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
-    return lines
-
-
 def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
     """The faults of samples of other types or shapes than those of the training."""
     faults, x = [], found["x"]
@@ -121,9 +117,9 @@ def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) 
     return faults
 
 
-def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Iterable[str]) -> list[str]:
+def _pair_faults(found: Mapping[str, NDArray[Any]]) -> list[str]:
     faults = ["has no array y, the label of each row of x"] if "y" not in found else []
-    for end in filter(None, ends):
+    for end in filter(None, PARTS):
         for name, other in ((f"x{end}", f"y{end}"), (f"y{end}", f"x{end}")):
             if name in found and other not in found:
                 faults.append(
@@ -131,17 +127,6 @@ def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Iterable[str]) -> list
                     f"{PARTS[end]} set from x"
                 )
     return faults
-
-
-def _unused_faults(unused: Sequence[str]) -> list[str]:
-    """The faults of arrays whose names say that the training should use them."""
-    meant = [name for name in unused if arrays.MEANT.fullmatch(name)]
-    if not meant:
-        return []
-    return [
-        f"has {', '.join(meant)[:100]}, which would not be used; rename it to one of "
-        f"{', '.join(ARRAYS)}, or remove it (the weights of classes are trainer.class_weights)"
-    ]
 
 
 def _class_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
@@ -214,10 +199,9 @@ def _split(
     features = torch.from_numpy(np.ascontiguousarray(found[f"x{end}"]))
     if features.ndim == 3 and channel:
         features = features.unsqueeze(1)
-    groups: Groups | None = None
+    groups = None
     if group is not None:
-        names = [*map(str, found[f"{group}{end}"].tolist())]
-        groups = grouped(group, names)
+        groups = grouped(group, [*map(str, found[f"{group}{end}"].tolist())])
     y, w = found[f"y{end}"], found.get(f"w{end}")
     weights = None if w is None else torch.from_numpy(w.astype(np.float32))
     if task.name == CLASSIFICATION:

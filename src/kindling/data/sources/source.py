@@ -193,8 +193,7 @@ def split_off_validation(train: Split, fraction: float | None, seed: int) -> tup
             f"data.val_fraction={fraction}: the validation set would have {count} of "
             f"{len(train)} samples; type data.val_fraction=null to validate on the training set"
         )
-    stream = torch.Generator().manual_seed(seed)
-    permutation = torch.randperm(len(train), generator=stream)
+    permutation = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     is_validation = torch.zeros(len(train), dtype=torch.bool)
     is_validation[permutation[:count]] = True
     return _apart(train, is_validation)

@@ -11,8 +11,8 @@ SUFFIXES = (".arff", ".arff.gz")
 QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 NAME = rf"{QUOTED}|[^\s'\"{{][^\s{{]*"
 ATTRIBUTE = re.compile(rf"@attribute\s+({NAME})(?:\s+|(?={{))(\S.*)", re.IGNORECASE)
-# Each in time that grows with the length of the line alone, whatever a stranger has written.
-SPACES, CELL = re.compile(" *"), re.compile(rf"{QUOTED}|[^,\t'\"]*")
+# In time that grows with the length of the line alone, whatever a stranger has written.
+CELL = re.compile(rf" *({QUOTED}|[^,\t'\"]*) *")
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -65,21 +65,15 @@ def _cells(line: str) -> list[str] | None:
         return [cell.strip() for cell in re.split("[,\t]", line)]
     cells, at = list[str](), 0
     while True:
-        found = CELL.match(line, _after_spaces(line, at))
+        found = CELL.match(line, at)
         assert found is not None
-        cells.append(_plain(found[0].strip()))
-        at = _after_spaces(line, found.end())
+        cells.append(_plain(found[1].strip()))
+        at = found.end()
         if at == len(line):
             return cells
         if line[at] not in ",\t":
             return None
         at += 1
-
-
-def _after_spaces(line: str, at: int) -> int:
-    found = SPACES.match(line, at)
-    assert found is not None
-    return found.end()
 
 
 def _plain(text: str) -> str:

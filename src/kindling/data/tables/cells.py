@@ -11,7 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,13 +117,6 @@ def stripped(column: "pl.Series") -> "pl.Series":
     return column if (found == column).all() else found
 
 
-def _replaced(column: "pl.Series", function: Callable[[Any], Any], dtype: Any) -> "pl.Series":
-    """The column by a function that is called once for each different value."""
-    different = column.unique(maintain_order=True)
-    values = [function(value) for value in different]
-    return column.replace_strict(different, values, return_dtype=dtype)
-
-
 def text_counts(column: "pl.Series") -> Counter[str]:
     """The number of times each text occurs, in the order of their first rows."""
     texts = map(as_text, column.unique(maintain_order=True))
@@ -219,18 +212,14 @@ class Cells:
         """The number of times each text occurs in the chosen cells, in the order of first rows."""
         return text_counts(self.column.filter(chosen))
 
-    def mapped(self, function: Callable[[str], float]) -> Floats:
-        """The numbers of a function that is called once for each different text."""
+    def mapped(self, function: Callable[[str], float | str], *, texts: bool = False) -> "pl.Series":
+        """The numbers, or `texts`, of a function that is called once for each different text."""
         import polars as pl
 
-        return _replaced(self.column, lambda value: function(as_text(value)), pl.Float64).to_numpy()
-
-    def rewritten(self, function: Callable[[str], str]) -> "Cells":
-        """The cells with other texts, by a function that is called once for each different text."""
-        import polars as pl
-
-        column = _replaced(self.column, lambda value: function(as_text(value)), pl.String)
-        return replace(self, column=column)
+        different = self.column.unique(maintain_order=True)
+        values = [function(as_text(value)) for value in different]
+        kind = pl.String if texts else pl.Float64
+        return self.column.replace_strict(different, values, return_dtype=kind)
 
     @property
     def empty_words(self) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,6 @@ class _Column(BaseModel):
 
     name: str
     absent: bool = False
-    takes_texts: ClassVar[bool] = False
-    takes_gaps: ClassVar[bool] = False  # whether an empty cell is no fault
 
     @property
     def own(self) -> int:
@@ -87,25 +85,8 @@ class _Column(BaseModel):
         """(rows, own)."""
         raise NotImplementedError
 
-    def fault(self, cells: Cells) -> str:
-        return cells.fault(texts=self.takes_texts, gaps=self.takes_gaps)
-
-    def new(self, cells: Cells) -> Mask:
-        """The cells with something that training did not see."""
-        raise NotImplementedError
-
     def described(self, cells: Cells, new: Mask, among: Mask) -> str:
         return cells.counted(new, "is beyond", "are beyond", among)
-
-    @property
-    def seen(self) -> tuple[bool, str]:
-        """Whether what training saw varied, and a text about that."""
-        raise NotImplementedError
-
-    @property
-    def filling(self) -> str:
-        """What an empty cell is read as, as a text."""
-        raise NotImplementedError
 
 
 class NumberColumn(_Column):
@@ -134,6 +115,7 @@ class NumberColumn(_Column):
 
     @property
     def filling(self) -> str:
+        """What an empty cell is read as, as a text."""
         return f"{self.fill:g}"
 
     def cells(self, table: Table, empty: Sequence[str] | None) -> Cells:
@@ -181,7 +163,8 @@ def without_texts(cells: Cells) -> Cells:
 def unmarked(cells: Cells, mark: str) -> Cells:
     """The cells with numbers that lack the marks."""
     shape, plain = MARKS[mark]
-    return cells.rewritten(lambda text: plain(text) if shape.fullmatch(text) else text)
+    column = cells.mapped(lambda t: plain(t) if shape.fullmatch(t) else t, texts=True)
+    return replace(cells, column=column)
 
 
 class TextColumn(_Column):
@@ -195,7 +178,6 @@ class TextColumn(_Column):
     fill: str | None
     categories: list[str]
     others: bool = False
-    takes_texts: ClassVar[bool] = True
 
     @property
     def own(self) -> int:
@@ -203,7 +185,7 @@ class TextColumn(_Column):
 
     @property
     def filling(self) -> str:
-        return repr(self.fill) if self.fill is None else self.fill
+        return str(self.fill)
 
     def fault(self, cells: Cells) -> str:
         return cells.fault(texts=True, gaps=self.others or self.fill is not None)
@@ -215,10 +197,6 @@ class TextColumn(_Column):
     def new(self, cells: Cells) -> Mask:
         """The cells with a text that training did not see, or whose category was too rare."""
         return (self._numbers(cells) < 0) & ~(cells.gaps & self.others)
-
-    def refuses(self, new: Mask) -> bool:
-        """Whether a table for prediction may not have these new texts."""
-        return not self.others and bool(new.any())
 
     def described(self, cells: Cells, new: Mask, among: Mask) -> str:
         texts = cells.counted(new, "is a text", "are texts", among)
@@ -241,7 +219,7 @@ class TextColumn(_Column):
         """The place of each cell's category, -1 for none."""
         known = self.number_of
         gap = -1 if self.fill is None else known.get(self.fill, -1)
-        return np.where(cells.gaps, gap, cells.mapped(lambda text: known.get(text, -1)))
+        return np.where(cells.gaps, gap, cells.mapped(lambda text: known.get(text, -1)).to_numpy())
 
 
 DATE_FORMATS = (
@@ -282,8 +260,6 @@ class DateColumn(_Column):
     low: Seconds
     high: Seconds
     timed: bool
-    takes_texts: ClassVar[bool] = True
-    takes_gaps: ClassVar[bool] = True
 
     @property
     def cycles(self) -> tuple[float, ...]:
@@ -299,17 +275,17 @@ class DateColumn(_Column):
 
     def fault(self, cells: Cells) -> str:
         wrong = np.isnan(self.times(cells)) & ~cells.gaps
-        told = cells.counted(wrong, "is no date", "are no dates") if wrong.any() else ""
-        return told and f"column {self.name}: {told}, as {self.example}"
-
-    @property
-    def example(self) -> str:
+        if not wrong.any():
+            return ""
         form = "%Y-%m-%d" if self.form == "iso" else self.form
-        return datetime.fromtimestamp(self.high, UTC).strftime(form)
+        example = datetime.fromtimestamp(self.high, UTC).strftime(form)
+        told = cells.counted(wrong, "is no date", "are no dates")
+        return f"column {self.name}: {told}, as {example}"
 
     def times(self, cells: Cells) -> Floats:
         """Seconds since 1970; NaN for empty cells and other texts."""
-        return np.where(cells.gaps, np.nan, cells.mapped(lambda text: as_date(text, self.form)))
+        times = cells.mapped(lambda text: as_date(text, self.form)).to_numpy()
+        return np.where(cells.gaps, np.nan, times)
 
     def parts(self, cells: Cells) -> Features:
         times = self.times(cells)
@@ -368,7 +344,8 @@ class Columns(BaseModel):
                 faults.append(f"{fault}; {CORRECT}")
                 continue
             new = column.new(cells)
-            if parts is None and isinstance(column, TextColumn) and column.refuses(new):
+            strict = parts is None and new.any()
+            if strict and isinstance(column, TextColumn) and not column.others:
                 fill = column.fill
                 instead = "" if fill is None else f", or empty the cells to have {fill!r} read"
                 told = column.described(cells, new, rows_of[""])
@@ -382,7 +359,8 @@ class Columns(BaseModel):
             if far.any():
                 told = cells.counted(far, f"is {TOO_LARGE}", f"are {TOO_LARGE}")
                 faults.append(f"column {column.name}: {told}; {CORRECT}")
-            filled += _filling(cells, column) if tell_gaps else []
+            if tell_gaps and cells.gaps.any():
+                filled.append(_filling(cells, column))
             for where, chosen in rows_of.items():
                 some = new & chosen
                 if not some.any():
@@ -413,11 +391,8 @@ def _first(texts: Sequence[str]) -> str:
     return "; ".join([*texts[:MOST_TOLD], *([f"and {more:,} more columns"] if more > 0 else [])])
 
 
-def _filling(cells: Cells, column: Any) -> list[str]:
-    """A text with the number of cells that are filled, by what is written there; none if no cell
-    is empty."""
-    if not cells.gaps.any():
-        return []
+def _filling(cells: Cells, column: AnyColumn) -> str:
+    """A text with the number of cells that are filled, by what is written there."""
     counts = cells.counts(cells.gaps)
     texts = [
         counted(count, "cell") + f" {text[:40]!r}" if text else counted(count, "empty cell")
@@ -425,8 +400,8 @@ def _filling(cells: Cells, column: Any) -> list[str]:
     ]
     read = "read as empty, " if cells.empty_words else ""
     if isinstance(column, TextColumn) and column.fill is None:
-        return [f"{' and '.join(texts)} of column {cells.name} read as no category"]
-    return [f"{' and '.join(texts)} of column {cells.name} {read}filled with {column.filling}"]
+        return f"{' and '.join(texts)} of column {cells.name} read as no category"
+    return f"{' and '.join(texts)} of column {cells.name} {read}filled with {column.filling}"
 
 
 def scale(numbers: Floats) -> tuple[float, float, bool]:

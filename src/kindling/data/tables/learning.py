@@ -4,7 +4,6 @@ no torch."""
 import logging
 import re
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 
@@ -61,13 +60,10 @@ def learn_columns(table: Table, config: schema.Csv, trained_on: Mask) -> Columns
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
     taken: dict[str, _Taken] = {}
-    faults = []
+    faults, take = [], _take if config.encode == "auto" else _learn
     for name in names:
         try:
-            if config.encode == "auto":
-                taken[name] = _take(table, name, config, trained_on)
-            else:
-                taken[name] = _Taken(_learn(table, name, config, trained_on), "")
+            taken[name] = take(table, name, config, trained_on)
         except _UnusableError as error:
             faults.append(str(error))
     table.refuse(faults)
@@ -116,7 +112,11 @@ def _take(  # noqa: PLR0911, a way out for each kind
         return _as_category(table, cells, config, trained_on)
     if name in config.numbers:
         found = _as_number(table, cells, config, trained_on)
-        return found or _no_number(cells, config)
+        if found is None:
+            fault = cells.fault(texts=False, gaps=config.fill is not None)
+            fill = ", or type data.fill=auto" if config.fill is None else ""
+            raise _UnusableError(f"{fault}; leave it out of data.numbers{fill}")
+        return found
     if re.fullmatch(UNNAMED, name, re.IGNORECASE) and cells.column.is_unique().all():
         if cells.whole:
             keep = typed("data.numbers", [*config.numbers, name])
@@ -133,10 +133,13 @@ def _take(  # noqa: PLR0911, a way out for each kind
     )
 
 
-def _no_number(cells: Cells, config: schema.Csv) -> NoReturn:
-    fault = cells.fault(texts=False, gaps=config.fill is not None)
-    fill = ", or type data.fill=auto" if config.fill is None else ""
-    raise _UnusableError(f"{fault}; leave it out of data.numbers{fill}")
+def _leave_out(name: str, config: schema.Csv) -> str:
+    return f"type {typed('data.drop', [*config.drop, name])}"
+
+
+def _note_alike(table: Table, cells: Cells) -> None:
+    for told in alike(cells.counts(~cells.gaps)):
+        table.note(f"column {cells.name}: {told} look like one text, and get features of their own")
 
 
 def _gaps(cells: Cells, fill: str) -> str:
@@ -162,25 +165,22 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
             done.append(f"{listed(texts)} read as empty")
             words = [] if texts_are_empty else sorted(texts)
             cells = without_texts(cells)
-    leave_out = f"type {typed('data.drop', [*config.drop, name])}"
-    if cells.infinite.any() or (cells.gaps.any() and config.fill is None):
-        fault = cells.fault(texts=True, gaps=config.fill is not None)
-        if cells.infinite.any():
-            fault = cells.fault(texts=False, gaps=config.fill is not None)
-            raise _UnusableError(f"{fault}; correct that, or {leave_out}")
-        raise _UnusableError(f"{fault}; type data.fill=auto, or {leave_out}")
+    leave_out, infinite = _leave_out(name, config), bool(cells.infinite.any())
+    if infinite or (cells.gaps.any() and config.fill is None):
+        fault = cells.fault(texts=not infinite, gaps=config.fill is not None)
+        cure = "correct that" if infinite else "type data.fill=auto"
+        raise _UnusableError(f"{fault}; {cure}, or {leave_out}")
     if not (trained_on & ~cells.gaps).any():
         return None
     which = "median" if config.fill == "auto" else config.fill
-    column = _number(cells, config, trained_on, which)
-    if len(table.names) <= MOST_BINNED:
-        column = column.model_copy(
-            update={"edges": _edges(cells.numbers[trained_on & ~cells.gaps])}
-        )
     absent = config.fill == "auto" and bool(cells.gaps[trained_on].any())
-    column = column.model_copy(
-        update={"mark": mark, "words": words, "texts_are_empty": texts_are_empty, "absent": absent}
-    )
+    binned = len(table.names) <= MOST_BINNED
+    column = _number(cells, config, trained_on, which).model_copy(
+        update={
+            "edges": _edges(cells.numbers[trained_on & ~cells.gaps]) if binned else [],
+            "mark": mark, "words": words, "texts_are_empty": texts_are_empty, "absent": absent,
+        }
+    )  # fmt: skip
     if fill := _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}"):
         done.append(fill + (", and a feature tells them" if absent else ""))
     if cells.counting and name not in config.numbers:
@@ -204,17 +204,12 @@ def _edges(numbers: Floats) -> list[float]:
 def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
     """By the first format that reads all cells."""
     texts = [*cells.counts(~cells.gaps)]
-    sample = texts[:50]
-    fitting = [
-        form
-        for form in FORMS
-        if not any(np.isnan(as_date(text, form)) for text in sample)
-        and not any(np.isnan(as_date(text, form)) for text in texts[50:])
-    ]
+    fitting = [form for form in FORMS if not any(np.isnan(as_date(text, form)) for text in texts)]
     if not fitting:
         return None
     form = fitting[0]
-    known = cells.mapped(lambda text: as_date(text, form))[trained_on & ~cells.gaps]
+    times = cells.mapped(lambda text: as_date(text, form)).to_numpy()
+    known = times[trained_on & ~cells.gaps]
     mean, deviation, constant = scale(known)
     if constant:
         return None
@@ -249,8 +244,7 @@ def _as_category(table: Table, cells: Cells, config: schema.Csv, trained_on: Mas
         )
     if fill := _gaps(cells, "no category"):
         done.append(fill)
-    for told in alike(cells.counts(~cells.gaps)):
-        table.note(f"column {name}: {told} look like one text, and get features of their own")
+    _note_alike(table, cells)
     absent = bool(cells.gaps[trained_on].any())
     column = TextColumn(
         name=name, fill=None, categories=sorted(frequent), others=True, absent=absent
@@ -261,19 +255,15 @@ def _as_category(table: Table, cells: Cells, config: schema.Csv, trained_on: Mas
 # --- a column as data.encode and data.fill say ---------------------------------------------------
 
 
-def _learn(
-    table: Table, name: str, config: schema.Csv, trained_on: Mask
-) -> NumberColumn | TextColumn:
-    cells = table.cells(name, config.empty)
+def _learn(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Taken:
+    cells, leave_out = table.cells(name, config.empty), _leave_out(name, config)
     of_text = bool(cells.strange.any())
     different = len(cells.counts(~cells.gaps)) if of_text else 0
     encoded = of_text and config.encode is not None and different <= MOST_CATEGORIES
     if fault := cells.fault(texts=encoded, gaps=config.fill is not None):
-        leave_out = f"type {typed('data.drop', [*config.drop, name])}"
         raise _UnusableError(f"{fault}; type data.encode=auto data.fill=auto, or {leave_out}")
     known = trained_on & ~cells.gaps
     if not known.any():
-        leave_out = f"type {typed('data.drop', [*config.drop, name])}"
         raise _UnusableError(f"column {name}: is empty in all training rows; {leave_out}")
     if encoded:
         counts = cells.counts(known)
@@ -284,14 +274,12 @@ def _learn(
             del words[""]
             kept = as_it_is(cells, config, "text")
             table.note(f"column {name}: {listed(words)} counts as empty{kept}")
-        for told in alike(cells.counts(~cells.gaps)):
-            table.note(f"column {name}: {told} look like one text, and get features of their own")
-        return TextColumn(name=name, fill=fill, categories=sorted(counts))
+        _note_alike(table, cells)
+        return _Taken(TextColumn(name=name, fill=fill, categories=sorted(counts)), "category")
     if cells.counting:
-        leave_out = f"type {typed('data.drop', [*config.drop, name])}"
         table.note(f"column {name}: numbers the rows; if the number says nothing, {leave_out}")
     which = "median" if config.fill == "auto" else config.fill
-    return _number(cells, config, trained_on, which)
+    return _Taken(_number(cells, config, trained_on, which), "number")
 
 
 def _number(cells: Cells, config: schema.Csv, trained_on: Mask, which: str | None) -> NumberColumn:

@@ -5,11 +5,12 @@ import csv
 import gzip
 import io
 import re
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,15 +19,16 @@ from numpy.typing import NDArray
 
 from kindling.data.tables import arff
 from kindling.data.tables.cells import as_column, as_numbers, stripped
-from kindling.data.tables.frames import FRAMES, read_frame
 from kindling.data.tables.table import Table
-from kindling.system.errors import InputError, reading
+from kindling.system.errors import InputError, parsing, reading
+from kindling.system.extras import missing
 from kindling.system.files import open_regular
 from kindling.system.resources import require_memory
 
 if TYPE_CHECKING:
     import polars as pl
 
+FRAMES = (".parquet", ".xlsx")
 PLAIN = (".csv", ".tsv", ".txt")
 SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *arff.SUFFIXES, *FRAMES)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
@@ -34,7 +36,8 @@ SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must
 MOST_NOTES = 10
 WIDE = 10_000  # columns; polars takes some kilobytes for each, however few the rows
 TEXTS = 12  # bytes of memory for each byte of a table, while its cells are texts of Python
-GROWTH = 100  # a packed file may unpack to so many times its size
+CELL = 16  # bytes of memory of a cell of a frame; a longer text takes more
+GROWTH = 100  # a packed file or a workbook may unpack to so many times its size
 
 
 def is_table(path: Path) -> bool:
@@ -50,7 +53,7 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     notes: list[str] = []
     lines: Sequence[int] = ()
     if path.suffix.lower() in FRAMES:
-        names, columns = read_frame(path, header_alone=header_alone)
+        names, columns = _read_frame(path, header_alone=header_alone)
         lines = range(2, 2 + len(columns[0])) if columns else ()
     elif path.name.lower().endswith(arff.SUFFIXES):
         text = _content(path, notes, header_alone=header_alone).decode()
@@ -72,12 +75,54 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     return found
 
 
+def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.Series"]]:
+    """The names of the columns, and the columns, without rows if `header_alone`. Raises InputError
+    for other files, for columns of lists, without the reader of workbooks, and if the table does
+    not fit into memory."""
+    workbook = path.suffix.lower() == ".xlsx"
+    for fault in missing(str(path), "tables", ("fastexcel",)) if workbook else ():
+        raise InputError(fault)
+    with reading(path), open_regular(path) as file:  # polars would wait for a pipe
+        size = path.stat().st_size
+        if workbook and zipfile.is_zipfile(file):
+            with parsing(f"{path}: is not a workbook"), zipfile.ZipFile(file) as parts:
+                if sum(part.file_size for part in parts.infolist()) > GROWTH * size:
+                    raise InputError(f"{path}: unpacks to more than {GROWTH} times its size")
+    import polars as pl
+
+    try:
+        if workbook:  # its first sheet
+            frame = pl.read_excel(path, infer_schema_length=None)
+        else:
+            lazy = pl.scan_parquet(path)
+            width = len(lazy.collect_schema())
+            rows = 0 if header_alone else lazy.select(pl.len()).collect().item()
+            needed = f"{path}: its {rows:,} rows of {width:,} columns need"
+            require_memory(needed, CELL * rows * width, "fewer rows")
+            frame = lazy.head(rows).collect()
+    except (InputError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of its library is no Exception
+        if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
+            raise
+        kind = "an Excel workbook" if workbook else "a Parquet file"
+        raise InputError(f"{path}: cannot be read as {kind} ({str(error)[:200]})") from None
+    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    if nested:
+        raise InputError(
+            f"{path}: column {nested[0]} has lists, and a cell is one text or number; write the "
+            "parts as columns of their own, or leave the column out"
+        )
+    columns = frame.clear() if header_alone else frame
+    return frame.columns, [as_column(column.name, column) for column in columns]
+
+
 def _separated(
     path: Path, content: bytes, notes: list[str], *, header_alone: bool
 ) -> tuple[list[str], list["pl.Series"], Sequence[int]]:
     """The names, the columns and the lines of a file with separated cells."""
     skipped, content, separator = _skip(content, notes)
-    sample = _first_lines(content).decode(errors="ignore")
+    sample = b"".join(islice(io.BytesIO(content), SAMPLED)).decode(errors="ignore")
     separator = separator or _separator(sample)
     if separator != ",":
         notes.append(f"its cells are separated by {SEPARATORS[separator]}")
@@ -229,16 +274,6 @@ def _content(path: Path, notes: list[str], *, header_alone: bool) -> bytes:
     return content
 
 
-def _first_lines(content: bytes) -> bytes:
-    """SAMPLED lines, however long they are, or all."""
-    end = -1
-    for _ in range(SAMPLED):
-        end = content.find(b"\n", end + 1)
-        if end < 0:
-            return content
-    return content[: end + 1]
-
-
 def _beginning(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
     """SAMPLED lines, however long they are, or the whole file; at most so many bytes, unless -1."""
     content = b""
@@ -254,18 +289,15 @@ def _skip(content: bytes, notes: list[str]) -> tuple[int, bytes, str | None]:
     """The number of lines before the header, the content from there, and the separator that a first
     line such as `sep=;` names."""
     skipped, start, separator, comment = 0, 0, None, ""
-    while True:
-        end = content.find(b"\n", start)
-        plain = (
-            content[start : end if end >= 0 else None].decode(errors="ignore").strip().strip('"')
-        )
+    for line in io.BytesIO(content):
+        plain = line.decode(errors="ignore").strip().strip('"')
         if skipped == 0 and plain.startswith("sep=") and plain[4:5] in SEPARATORS:
             separator = plain[4:5]
-        elif end < 0 or not (plain.startswith("#") or not plain):
+        elif not line.endswith(b"\n") or (plain and not plain.startswith("#")):
             break
         else:
             comment = plain
-        start, skipped = end + 1 if end >= 0 else len(content), skipped + 1
+        start, skipped = start + len(line), skipped + 1
     header = comment.lstrip("#").strip()
     count = skipped - (separator is not None)
     content = content[start:] if start else content
@@ -273,12 +305,8 @@ def _skip(content: bytes, notes: list[str]) -> tuple[int, bytes, str | None]:
         notes.append("its last comment names the columns")
         content, skipped, count = f"{header}\n".encode() + content, skipped - 1, count - 1
     if count > 0:
-        told = (
-            "line is a comment or blank, and is"
-            if count == 1
-            else "lines are comments or blank, and are"
-        )
-        notes.append(f"{count} {told} left out above the header")
+        one, several = "line is a comment or blank, and is", "lines are comments or blank, and are"
+        notes.append(f"{count} {one if count == 1 else several} left out above the header")
     return skipped, content, separator
 
 

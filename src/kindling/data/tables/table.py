@@ -93,14 +93,12 @@ class Table:
         # The search for similar names is slow, so only the shown columns get one.
         wanted = set(names)
         others = [name for name in self.names if name not in wanted]
-        told = [self._unknown(name, others, key) for name in lacking[:FAULTS_SHOWN]]
+        told = []
+        for name in lacking[:FAULTS_SHOWN]:
+            own = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
+            alike = did_you_mean(name, others[:ALIKE])
+            told.append(f"{own}{alike or f'; it has {self._names_in_words}'}")
         return told + [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
-
-    def _unknown(self, name: str, others: Sequence[str], key: str) -> str:
-        """With the most similar of the `others`, the columns that are not wanted anyway."""
-        given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
-        alike = did_you_mean(name, others[:ALIKE])
-        return f"{given}{alike or f'; it has {self._names_in_words}'}"
 
     @cached_property
     def _names_in_words(self) -> str:
