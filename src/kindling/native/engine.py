@@ -21,7 +21,7 @@ LINE = 64  # bytes: rows of weights begin at multiples
 CROWDED = 1024  # bytes: rows at multiples of it would share few places of a cache
 
 
-def _fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
+def _fields(*groups: tuple[type[Any], str]) -> list[tuple[str, type[Any]]]:
     """The fields of a structure, from types and the names that have them, in this order."""
     return [(name, kind) for kind, names in groups for name in names.split()]
 
