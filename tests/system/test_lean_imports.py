@@ -302,7 +302,8 @@ samples = torch.ones(2, 1, 8, 8)
         "torch._meta_registrations.activate_meta",
         "import_meta_kernels()",
         TRACED + "torch.export.export(network, (samples,))",
-        TRACED + "torch.fx.experimental.proxy_tensor.make_fx(network, tracing_mode='fake')(samples)",
+        TRACED
+        + "torch.fx.experimental.proxy_tensor.make_fx(network, tracing_mode='fake')(samples)",
         TRACED + "torch.compile(network, backend='eager')(samples)",
         TRACED + "from torch._subclasses import FakeTensorMode\n"
         "with FakeTensorMode() as mode: torch.nn.Conv2d(1, 4, 3)(mode.from_tensor(samples))",

@@ -18,13 +18,13 @@ def main() -> None:
     from kindling.records.lookup import NEWEST_SWEEP, finder, typed_folders
 
     parser = command_parser("cancel", __doc__)
-    parser.add_argument(
-        "folder", type=finder(NEWEST_SWEEP), metavar="FOLDER", help="of a sweep or search",
+    parser.value(
+        "folder", "FOLDER", "of a sweep or search", type=finder(NEWEST_SWEEP),
         completer=typed_folders,
     )  # fmt: skip
-    parser.add_argument(
-        "--address", metavar="HOST:PORT", default=os.environ.get("RAY_ADDRESS"),
-        help="of the cluster; default: RAY_ADDRESS",
+    parser.value(
+        "--address", "HOST:PORT", "of the cluster; default: RAY_ADDRESS",
+        default=os.environ.get("RAY_ADDRESS"),
     )  # fmt: skip
     arguments = parser.parse_args()
     for fault in missing(as_command("cancel"), "ray", ("ray",)):

@@ -22,9 +22,7 @@ def main() -> None:
     from kindling.records.lookup import COMBINED, FINISHED, find, typed_folders
 
     parser = command_parser("committee", __doc__)
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a sweep, or runs", completer=typed_folders
-    )
+    parser.value("paths", "PATH", "a sweep, or runs", nargs="+", completer=typed_folders)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--best", type=int, metavar="N",
@@ -34,16 +32,16 @@ def main() -> None:
         "--greedy", type=int, nargs="?", const=PICKS, metavar="N",
         help=f"N greedy picks with replacement; 2 to {MOST_PICKS:,}, default: {PICKS}",
     )  # fmt: skip
-    parser.add_argument(
-        "--start", type=int, default=0, metavar="N",
-        help="of --greedy: the N best are picked first, and stay; default: 0",
+    parser.value(
+        "--start", "N", "of --greedy: the N best are picked first, and stay; default: 0", type=int,
+        default=0,
     )  # fmt: skip
     parser.add_argument(
         "--by", choices=METRICS, help="how to choose; default: what the runs monitored"
     )
-    parser.add_argument(
-        "--folder", type=Path, metavar="FOLDER",
-        help="of the committee; default: SWEEP/committee, or runs/DATE/TIME",
+    parser.value(
+        "--folder", "FOLDER", "of the committee; default: SWEEP/committee, or runs/DATE/TIME",
+        type=Path,
     )  # fmt: skip
     arguments = parser.parse_args()
     use = COMBINED if len(arguments.paths) == 1 else FINISHED

@@ -24,18 +24,17 @@ def main() -> None:
     from kindling.sweeps.confirmation.command import check_command_line
 
     parser = command_parser("confirm", __doc__)
-    parser.add_argument(
-        "sweep", type=finder(CONFIRMED), metavar="SWEEP", completer=typed_folders,
-        help="the folder of a sweep, a search or a confirmation",
+    parser.value(
+        "sweep", "SWEEP", "the folder of a sweep, a search or a confirmation",
+        type=finder(CONFIRMED), completer=typed_folders,
     )  # fmt: skip
-    parser.add_argument(
-        "--top", type=int, metavar="N", help=f"settings; 1 to {MOST_SETTINGS}, default: 3"
-    )
-    parser.add_argument(
-        "--seeds", type=int, metavar="K",
-        help=f"of each setting; 2 to {MOST_SEEDS:,}, default: 20, or the folds if there are more",
+    parser.value("--top", "N", f"settings; 1 to {MOST_SETTINGS}, default: 3", type=int)
+    parser.value(
+        "--seeds", "K",
+        f"of each setting; 2 to {MOST_SEEDS:,}, default: 20, or the folds if there are more",
+        type=int,
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: SWEEP/confirm")
+    parser.value("--output", "FOLDER", "default: SWEEP/confirm", type=Path)
     parser.flag("--json", "print one JSON object")
     given = parser.parse_args()
     with handled(rank=False):

@@ -25,19 +25,19 @@ def main() -> None:
 
     parser = command_parser("evaluate", __doc__)
     add_run(parser)
-    parser.add_argument(
-        "--data", metavar="DATA",
-        help="the name of a data set, or labelled samples: a .csv or .npz file, or a folder of "
+    parser.value(
+        "--data", "DATA",
+        "the name of a data set, or labelled samples: a .csv or .npz file, or a folder of "
         "pictures for each class; default: the test set of the training",
         completer=lambda **_: [name for name in options("data") if name not in OWN],
     )  # fmt: skip
-    parser.add_argument(
-        "--top-k", type=int, metavar="K",
-        help="1 to the number of classes, default: 5, if there are more classes",
+    parser.value(
+        "--top-k", "K", "1 to the number of classes, default: 5, if there are more classes",
+        type=int,
     )  # fmt: skip
     parser.flag("--calibrate", "compare probabilities with accuracy")
     averaged = f"average over each sample {AND_COPIES}"
-    parser.add_argument("--augmented", type=int, metavar="N", help=averaged)
+    parser.value("--augmented", "N", averaged, type=int)
     parser.flag("--json", "print one JSON object")
     arguments = parser.parse_args()
     # Wrong arguments are reported before torch is imported.

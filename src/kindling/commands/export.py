@@ -21,7 +21,7 @@ def main() -> None:
     parser = command_parser("export", __doc__)
     add_run(parser)
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
+    parser.value("--output", "FILE", "default: in RUN, model.*", type=Path)
     parser.flag("--columns", "of a table: ONNX with the preparation, an input for each column")
     parser.flag("--force", "replace an existing file")
     arguments = parser.parse_args()

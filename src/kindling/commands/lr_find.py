@@ -19,25 +19,17 @@ def main() -> None:
     from kindling.sweeps.completion import complete
 
     parser = command_parser("lr_find", __doc__)
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of all rates",
-        completer=complete,
+    parser.value("overrides", "KEY=VALUE", "settings of all rates", nargs="*", completer=complete)
+    parser.value(
+        "--from", "RATE", "the lowest rate; 1e-12 or more, default: 0.0001", type=float,
+        default=1e-4, dest="lowest",
     )  # fmt: skip
-    parser.add_argument(
-        "--from", type=float, default=1e-4, dest="lowest", metavar="RATE",
-        help="the lowest rate; 1e-12 or more, default: 0.0001",
+    parser.value(
+        "--to", "RATE", "the highest rate; at most 1e12, default: 10", type=float, default=10.0,
+        dest="highest",
     )  # fmt: skip
-    parser.add_argument(
-        "--to", type=float, default=10.0, dest="highest", metavar="RATE",
-        help="the highest rate; at most 1e12, default: 10",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rates", type=int, default=32, metavar="N", help="how many; 2 to 1,000, default: 32"
-    )
-    parser.add_argument(
-        "--epochs", type=int, default=1, metavar="N",
-        help="of each rate; 1 to 1,000,000, default: 1",
-    )  # fmt: skip
+    parser.value("--rates", "N", "how many; 2 to 1,000, default: 32", type=int, default=32)
+    parser.value("--epochs", "N", "of each rate; 1 to 1,000,000, default: 1", type=int, default=1)
     given = parser.parse_args()
     check_command_line(given.overrides)  # without torch
     log_to(sys.stdout)

@@ -11,10 +11,8 @@ from kindling.system.arguments import command_parser
 
 def main() -> None:
     parser = command_parser("new", __doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
-    parser.add_argument(
-        "--name", metavar="NAME", help="of the package; default: the name of the folder"
-    )
+    parser.value("folder", "FOLDER", "a new folder", type=Path)
+    parser.value("--name", "NAME", "of the package; default: the name of the folder")
     arguments = parser.parse_args()
     from kindling.projects.making import make
 

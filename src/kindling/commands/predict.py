@@ -42,20 +42,18 @@ def main() -> None:
 
     parser = command_parser("predict", __doc__)
     add_run(parser)
-    parser.add_argument(
-        "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, .csv, or a folder"
-    )
+    parser.value("images", "IMAGE", "PNG, JPEG, .npz, .csv, or a folder", type=Path, nargs="+")
     parser.add_argument(
         "--invert", choices=("auto", "yes", "no"), default="auto",
         help="whether pictures are dark on light; auto detects it for each, default: auto",
     )  # fmt: skip
     averaged = f"average over each input {AND_COPIES}"
-    parser.add_argument("--augmented", type=int, metavar="N", help=averaged)
-    parser.add_argument(
-        "--boxes", type=Path, metavar="OUT.png",
-        help="read all digits in one picture, and write a picture with their boxes",
+    parser.value("--augmented", "N", averaged, type=int)
+    parser.value(
+        "--boxes", "OUT.png",
+        "read all digits in one picture, and write a picture with their boxes", type=Path,
     )  # fmt: skip
-    parser.add_argument("--csv", metavar="FILE", help="write all rows to FILE; - prints only them")
+    parser.value("--csv", "FILE", "write all rows to FILE; - prints only them")
     parser.flag("--force", "replace an existing file")
     arguments = parser.parse_args()
     request = read_request(

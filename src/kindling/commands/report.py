@@ -17,10 +17,9 @@ def main() -> None:
     from kindling.records.lookup import MODEL, REPORTED, WATCHED, find, typed_folders
 
     parser = command_parser("report", __doc__)
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="runs, sweeps, or folders of them",
-        completer=typed_folders,
-    )  # fmt: skip
+    parser.value(
+        "paths", "PATH", "runs, sweeps, or folders of them", nargs="+", completer=typed_folders
+    )
     purpose = parser.add_mutually_exclusive_group()
     purpose.add_argument(
         "--output", type=Path, metavar="FILE.html",
@@ -35,9 +34,7 @@ def main() -> None:
         "--live", action="store_true", help="serve a page that shows how far the training is"
     )
     parser.flag("--force", "replace an existing file")
-    parser.add_argument(
-        "--port", type=int, metavar="PORT", help="of --live; 0 to 65535, default: a free port"
-    )
+    parser.value("--port", "PORT", "of --live; 0 to 65535, default: a free port", type=int)
     arguments = parser.parse_args()
     if arguments.port is not None and not arguments.live:
         raise InputError(f"--port {arguments.port}: is of --live; type --live too")

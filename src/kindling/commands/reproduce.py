@@ -16,19 +16,14 @@ from kindling.system.process import importing, log_to
 
 def main() -> None:
     parser = command_parser("reproduce", __doc__)
-    parser.add_argument(
-        "bundle", type=Path, metavar="BUNDLE",
-        help=f"a file of `{as_command('report')} RUN --bundle`",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="of the run; default: reproduced/NAME"
-    )
+    parser.value("bundle", "BUNDLE", f"a file of `{as_command('report')} RUN --bundle`", type=Path)
+    parser.value("--output", "FOLDER", "of the run; default: reproduced/NAME", type=Path)
     parser.add_argument(
         "--accelerator", choices=["cpu", "cuda", "mps"], help="default: that of the bundle"
     )
-    parser.add_argument(
-        "--data", type=Path, metavar="PATH",
-        help="your own file or folder that the run was trained on; a bundle does not hold it",
+    parser.value(
+        "--data", "PATH",
+        "your own file or folder that the run was trained on; a bundle does not hold it", type=Path,
     )  # fmt: skip
     arguments = parser.parse_args()
     log_to(sys.stdout)

@@ -34,41 +34,34 @@ def main() -> None:
         return commands.add_parser(name, help=purpose, description=f"{purpose.capitalize()}.")
 
     listing = command("list", "list runs and sweeps, the default")
-    listing.add_argument(
-        "folders", nargs="*", type=finder(), metavar="FOLDER", completer=typed_folders,
-        help="default: runs, sweeps and searches",
-    )  # fmt: skip
-    listing.add_argument(
-        "--where", nargs="+", default=[], metavar="CONDITION",
-        help="KEY=VALUE; also != < <= > >=; default: all",
-    )  # fmt: skip
-    listing.add_argument(
-        "--sort", default="began", metavar="KEY",
-        help="default: began, the newest first; best: by the name of the data set, of each the "
-        "best first, and runs without a value last",
-    )  # fmt: skip
-    listing.add_argument(
-        "--limit", type=int, default=30, metavar="N", help="rows; 1 or more, default: 30"
-    )
-    listing.flag("--json", "print a JSON list of all")
-    comparing = command("compare", "compare settings, metrics and weights of runs")
-    comparing.add_argument(
-        "runs", nargs="+", type=finder(MODEL), metavar="RUN", help="two or more",
+    listing.value(
+        "folders", "FOLDER", "default: runs, sweeps and searches", nargs="*", type=finder(),
         completer=typed_folders,
     )  # fmt: skip
+    listing.value(
+        "--where", "CONDITION", "KEY=VALUE; also != < <= > >=; default: all", nargs="+", default=[]
+    )
+    listing.value(
+        "--sort", "KEY",
+        "default: began, the newest first; best: by the name of the data set, of each the "
+        "best first, and runs without a value last",
+        default="began",
+    )  # fmt: skip
+    listing.value("--limit", "N", "rows; 1 or more, default: 30", type=int, default=30)
+    listing.flag("--json", "print a JSON list of all")
+    comparing = command("compare", "compare settings, metrics and weights of runs")
+    comparing.value(
+        "runs", "RUN", "two or more", nargs="+", type=finder(MODEL), completer=typed_folders
+    )
     labelling = command("label", "change the name and the tags")
-    labelling.add_argument(
-        "folder", type=finder(), metavar="FOLDER", help="a run or a sweep", completer=typed_folders
-    )
-    labelling.add_argument(
-        "--name", metavar="NAME", help='stands in place of the folder; "" removes it'
-    )
-    labelling.add_argument("--tag", nargs="+", default=[], metavar="TAG", help="add tags")
-    labelling.add_argument("--untag", nargs="+", default=[], metavar="TAG", help="remove tags")
+    labelling.value("folder", "FOLDER", "a run or a sweep", type=finder(), completer=typed_folders)
+    labelling.value("--name", "NAME", 'stands in place of the folder; "" removes it')
+    labelling.value("--tag", "TAG", "add tags", nargs="+", default=[])
+    labelling.value("--untag", "TAG", "remove tags", nargs="+", default=[])
     removing = command("rm", "remove runs and sweeps")
     # The beginning of a name may be a typing mistake, and a removal is for ever.
-    removing.add_argument(
-        "folders", nargs="+", type=finder(whole=True), metavar="FOLDER", help="runs and sweeps",
+    removing.value(
+        "folders", "FOLDER", "runs and sweeps", nargs="+", type=finder(whole=True),
         completer=typed_folders,
     )  # fmt: skip
     for each in (removing, command("clean", "remove failed and empty runs and sweeps")):

@@ -35,9 +35,9 @@ def main() -> None:
     from kindling.sweeps.search.command import check_command_line
 
     parser = command_parser("search", f"{__doc__}{search_keys()}")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=SPACE", completer=complete_search,
-        help="or KEY=VALUE, or search.KEY=VALUE",
+    parser.value(
+        "overrides", "KEY=SPACE", "or KEY=VALUE, or search.KEY=VALUE", nargs="*",
+        completer=complete_search,
     )  # fmt: skip
     arguments = parser.parse_args()
     with handled(rank=False):

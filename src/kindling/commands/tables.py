@@ -24,22 +24,15 @@ def main() -> None:
     from kindling.sweeps.packs.command import NETWORKS, check_command_line
 
     parser = command_parser("tables", __doc__)
-    parser.add_argument("file", type=Path, metavar="FILE", help="a table with a header")
-    parser.add_argument("--target", metavar="COLUMN", help="the column to predict")
-    parser.add_argument(
-        "--networks", type=int, default=NETWORKS, metavar="N",
-        help=f"how many are trained, default: {NETWORKS}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--minutes", type=float, metavar="M", help="about how long all takes at most"
+    parser.value("file", "FILE", "a table with a header", type=Path)
+    parser.value("--target", "COLUMN", "the column to predict")
+    parser.value(
+        "--networks", "N", f"how many are trained, default: {NETWORKS}", type=int, default=NETWORKS
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the drawn settings, default: 0"
-    )
-    parser.add_argument(
-        "--folder", type=Path, metavar="FOLDER", help="of the pack; default: sweeps/FILE-COLUMN-ID"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all networks")
+    parser.value("--minutes", "M", "about how long all takes at most", type=float)
+    parser.value("--seed", "N", "of the drawn settings, default: 0", type=int, default=0)
+    parser.value("--folder", "FOLDER", "of the pack; default: sweeps/FILE-COLUMN-ID", type=Path)
+    parser.value("overrides", "KEY=VALUE", "for all networks", nargs="*")
     given = parser.parse_intermixed_args()
     log_to(sys.stdout)
     with handled(rank=False):

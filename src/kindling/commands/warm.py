@@ -48,9 +48,9 @@ def compositions() -> Iterator[list[str]]:
 
 def main() -> None:
     parser = command_parser("warm", __doc__)
-    parser.add_argument(
-        "--for", dest="idle", default="30m", metavar="TIME",
-        help="how long the process waits for the next command; default: 30m",
+    parser.value(
+        "--for", "TIME", "how long the process waits for the next command; default: 30m",
+        dest="idle", default="30m",
     )  # fmt: skip
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument("--status", action="store_true", help="tell what the process does")

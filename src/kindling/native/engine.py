@@ -21,36 +21,35 @@ LINE = 64  # bytes: rows of weights begin at multiples
 CROWDED = 1024  # bytes: rows at multiples of it would share few places of a cache
 
 
+def _fields(*groups: tuple[type[Any], str]) -> list[tuple[str, type[Any]]]:
+    """The fields of a structure, from types and the names that have them, in this order."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
 class Layer(ctypes.Structure):
     """Where the tensors of a layer lie in a flat vector: the weight is (inputs, stride), the others
     are (stride,). -1 if the layer has no such tensor."""
 
-    _fields_ = [
-        *((name, c_int64) for name in ("inputs", "units", "stride", "weight", "bias")),
-        *((name, c_int64) for name in ("scale", "shift", "mean", "variance")),
-        ("dropout", c_double),
-    ]
+    _fields_ = _fields(
+        (c_int64, "inputs units stride weight bias scale shift mean variance"),
+        (c_double, "dropout"),
+    )
 
 
 class _Network(ctypes.Structure):
-    _fields_ = [
-        ("layers", c_void_p),
-        *((name, c_int64) for name in ("depth", "activation", "norm")),
-        *((name, c_double) for name in ("input_dropout", "noise", "max_norm", "eps", "momentum")),
-        ("size", c_int64),
-        ("loss", c_int64),
-        ("delta", c_double),
-    ]
+    _fields_ = _fields(
+        (c_void_p, "layers"), (c_int64, "depth activation norm"),
+        (c_double, "input_dropout noise max_norm eps momentum"),
+        (c_int64, "size loss"), (c_double, "delta"),
+    )  # fmt: skip
 
 
 class Optimizer(ctypes.Structure):
     """The settings of torch's optimizer of that name; `kind` is an index into OPTIMIZERS."""
 
-    _fields_ = [
-        ("kind", c_int64),
-        ("nesterov", c_int64),
-        *((n, c_double) for n in ("weight_decay", "momentum", "beta1", "beta2", "eps")),
-    ]
+    _fields_ = _fields(
+        (c_int64, "kind nesterov"), (c_double, "weight_decay momentum beta1 beta2 eps")
+    )
 
 
 class Plan(ctypes.Structure):
@@ -58,12 +57,10 @@ class Plan(ctypes.Structure):
     address of a float64 for each class, or None: weights of the losses, as torch's cross entropy
     has them."""
 
-    _fields_ = [
-        ("batches_per_epoch", c_int64),
-        ("accumulate", c_int64),
-        *((name, c_double) for name in ("clip", "smoothing", "ema_decay")),
-        ("class_weights", c_void_p),
-    ]
+    _fields_ = _fields(
+        (c_int64, "batches_per_epoch accumulate"), (c_double, "clip smoothing ema_decay"),
+        (c_void_p, "class_weights"),
+    )  # fmt: skip
 
 
 class Exchange(ctypes.Structure):
@@ -71,11 +68,9 @@ class Exchange(ctypes.Structure):
     address of 2 x ranks flat vectors and `written` that of 8 int64 for each rank, both 0 at first
     and shared by all. `ended` is the address of an int32, 1 once another process has ended."""
 
-    _fields_ = [
-        *((name, c_int64) for name in ("ranks", "rank")),
-        *((name, c_void_p) for name in ("slots", "written", "ended")),
-        *((name, c_int64) for name in ("round", "failed")),
-    ]
+    _fields_ = _fields(
+        (c_int64, "ranks rank"), (c_void_p, "slots written ended"), (c_int64, "round failed")
+    )
 
 
 class Model(ctypes.Structure):
@@ -83,12 +78,9 @@ class Model(ctypes.Structure):
     each gradient times the rate to the weights at once. `steps` counts the optimizer's steps;
     `train` increases it."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("weights", "gradient", "first", "second", "average")),
-        ("exchange", c_void_p),
-        ("seed", c_int64),
-        ("steps", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_void_p, "weights gradient first second average exchange"), (c_int64, "seed steps")
+    )
 
 
 class Block(ctypes.Structure):
@@ -101,28 +93,19 @@ class Block(ctypes.Structure):
     losses (K,), means of the batches, and scores (K,), as tasks/task.py defines them, all float64.
     """
 
-    _fields_ = [
-        ("features", c_void_p),
-        ("source", c_int64),
-        ("rows", c_void_p),
-        ("labels", c_void_p),
-        ("weights", c_void_p),
-        *((name, c_int64) for name in ("batch", "epoch", "first", "begin", "end")),
-        *((name, c_void_p) for name in ("rates", "losses", "scores")),
-    ]
+    _fields_ = _fields(
+        (c_void_p, "features"), (c_int64, "source"), (c_void_p, "rows labels weights"),
+        (c_int64, "batch epoch first begin end"), (c_void_p, "rates losses scores"),
+    )  # fmt: skip
 
 
 class Samples(ctypes.Structure):
     """The addresses of features (size, inputs) and of labels as of a Block, which are needed only
     to compute losses. `source` is BYTES or FLOATS, or DOUBLES for a model of 64 bits."""
 
-    _fields_ = [
-        ("features", c_void_p),
-        ("source", c_int64),
-        ("labels", c_void_p),
-        ("weights", c_void_p),
-        ("size", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_void_p, "features"), (c_int64, "source"), (c_void_p, "labels weights"), (c_int64, "size")
+    )
 
 
 class _Team(ctypes.Structure):

@@ -28,6 +28,9 @@ class Parser(argparse.ArgumentParser):
         action.completer = completer  # type: ignore[attr-defined]  # argcomplete looks for it
         return action
 
+    def value(self, name: str, metavar: str, purpose: str, **others: Any) -> None:
+        self.add_argument(name, metavar=metavar, help=purpose, **others)
+
     def flag(self, name: str, purpose: str) -> None:
         self.add_argument(name, action="store_true", help=purpose)
 

@@ -57,10 +57,6 @@ class Deferred(type):
         return cls.place in sys.modules and isinstance(instance, cls.real())
 
 
-def deferred(place: str, name: str) -> Deferred:
-    return Deferred(name, (), {"place": place})
-
-
 def disable(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
     """As `torch.compiler.disable`, which keeps a function out of compiled graphs. Where nothing has
     imported the compiler, there are none."""
@@ -155,14 +151,11 @@ def spare_compiler() -> None:
     for kind in Optimizer.__subclasses__():
         for each in (kind, *kind.__subclasses__()):  # AdamW is an Adam
             own = vars(each).get("step")
-            if own is not None and each.__module__.startswith("torch.") and breaks_graph(own):
+            code = getattr(own, "__code__", None)
+            if code is None or code.co_name != "_use_grad" or not hasattr(own, "__wrapped__"):
+                continue  # torch's `_use_grad_for_differentiable` has not made this step
+            if each.__module__.startswith("torch."):
                 each.step = spared(own)  # type: ignore[method-assign]
-
-
-def breaks_graph(step: Callable[..., Any]) -> bool:
-    """Whether torch's `_use_grad_for_differentiable` has made the step."""
-    code = getattr(step, "__code__", None)
-    return code is not None and code.co_name == "_use_grad" and hasattr(step, "__wrapped__")
 
 
 def spared(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,10 +181,12 @@ def stand_ins() -> Iterator[None]:
     spare_compiler()
     import_metrics()
     compiler, counter = ModuleType("torch._dynamo"), ModuleType("torch.utils.flop_counter")
-    vars(compiler).update(
-        OptimizedModule=deferred("torch._dynamo.eval_frame", "OptimizedModule"), disable=disable
-    )
-    vars(counter).update(FlopCounterMode=deferred(counter.__name__, "FlopCounterMode"))
+    for module, name, place in (
+        (compiler, "OptimizedModule", "torch._dynamo.eval_frame"),
+        (counter, "FlopCounterMode", counter.__name__),
+    ):
+        setattr(module, name, Deferred(name, (), {"place": place}))
+    vars(compiler)["disable"] = disable
     placed = [each for each in (compiler, counter) if each.__name__ not in sys.modules]
     sys.modules.update({each.__name__: each for each in placed})
     if compiler in placed:
@@ -257,9 +252,6 @@ class Lean(Loader):
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         sys.meta_path.remove(LeanFinder)

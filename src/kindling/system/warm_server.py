@@ -9,7 +9,6 @@ import ctypes
 import fcntl
 import functools
 import importlib
-import io
 import json
 import os
 import random
@@ -27,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from stat import S_ISDIR
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 from kindling.system import process, warm
 from kindling.system.errors import InputError
@@ -91,9 +90,10 @@ class Server:
     def serve(self) -> Callable[[], None] | None:
         """Returns None at the end. In the child, returns the main function of a command."""
         while self.accepts or self.running:
-            ready = self.selector.select(0 if self.work else self._patience())
-            if not ready:
-                self._work_on()
+            waits = 0.0 if self.running else self.last + self.idle - time.time()
+            ready = self.selector.select(0 if self.work else max(0.0, waits) + TICK)
+            if not ready and self.work:
+                self._work_on(self.work)
             for key, _ in ready:
                 if key.fileobj is self.listener:
                     main = self._accept()
@@ -106,14 +106,11 @@ class Server:
                 self.stop()
         return None
 
-    def _work_on(self) -> None:
+    def _work_on(self, work: Iterator[Iterable[str]]) -> None:
         try:
-            self.stamps |= _stamps([*next(self.work or iter(()))])
+            self.stamps |= _stamps([*next(work)])
         except Exception:  # the end; or a file with a fault, which a command tells
             self.work = None
-
-    def _patience(self) -> float:
-        return TICK if self.running else max(0.0, self.last + self.idle - time.time()) + TICK
 
     def stop(self) -> None:
         """Accepts no further command. Those that run end undisturbed."""
@@ -187,7 +184,8 @@ class Server:
                 yield f"another {name}"
         own, given = self.environment, order["environment"]
         for name in sorted({*own, *given}):
-            if own.get(name) != given.get(name) and self._matters(name):
+            matters = name in self.read or name.startswith(READ_WHEN_LOADED)
+            if matters and own.get(name) != given.get(name):
                 yield f"another value of {name} in the environment"
         if name := needs_rights(order["limits"]):
             yield f"a higher {name}"
@@ -201,9 +199,6 @@ class Server:
             yield f"{first} has a module {name}, which hides an installed one"
         if name := _added_by(first):
             yield f"{first} has {name}, which the warm process has not read"
-
-    def _matters(self, name: str) -> bool:
-        return name in self.read or name.startswith(READ_WHEN_LOADED)
 
     def _fork(
         self, connection: socket.socket, client: int, order: dict[str, Any], given: list[int]
@@ -360,7 +355,12 @@ def _become(parent: int, order: dict[str, Any], given: list[int]) -> None:
         numpy.random.seed()
     sys.argv[:], sys.path[:] = order["argv"], order["path"]
     importlib.invalidate_caches()
-    _stand_for(*order["main"])
+    # Processes that are started anew import the module that the user has started.
+    name, file = order["main"]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__spec__ = None if name is None else find_spec(name)
+    if file is not None:
+        main.__file__ = file
     if order["typed"].startswith("python"):
         importlib.import_module("src")
     else:
@@ -379,8 +379,12 @@ def _place_descriptors(here: int, given: Sequence[int], wanted: Sequence[int]) -
     for number, each in zip(wanted, moved, strict=True):
         os.dup2(each, number)
     _close_all_but(*wanted)
-    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        setattr(sys, name, _stream(number, mode) if number in wanted else None)
+    own = [each for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__) if each is not None]
+    encoding = own[0].encoding if own else None
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        setattr(sys, name, None)
+        if number in wanted:
+            setattr(sys, name, os.fdopen(number, mode, encoding=encoding, closefd=False))
 
 
 def _close_all_but(*kept: int) -> None:
@@ -388,23 +392,6 @@ def _close_all_but(*kept: int) -> None:
         if int(entry.name) not in kept:
             with suppress(OSError):  # that of the listing
                 os.close(int(entry.name))
-
-
-def _stream(number: int, mode: str) -> TextIO:
-    raw = io.FileIO(number, mode, closefd=False)
-    buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
-    own = [each for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__) if each is not None]
-    return io.TextIOWrapper(buffer, own[0].encoding if own else None)
-
-
-def _stand_for(name: str | None, file: str | None) -> None:
-    """Puts a module into the place of the one that the user has started, so that processes that
-    are started anew can import it."""
-    module = ModuleType("__main__")
-    module.__spec__ = None if name is None else find_spec(name)
-    if file is not None:
-        module.__file__ = file
-    sys.modules["__main__"] = module
 
 
 @contextmanager
