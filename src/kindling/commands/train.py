@@ -49,6 +49,6 @@ def main() -> None:
         from kindling.config.compose import MAIN, VERSION_BASE
         from kindling.system.installation import CONF
 
-        sys.argv[1:] = [*command.flags, *command.overrides]
+        sys.argv[1:] = command.argv
         of_train = hydra.main(config_path=str(CONF), config_name=MAIN, **VERSION_BASE)
         of_train(ask_hydra)()

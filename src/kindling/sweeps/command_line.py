@@ -68,6 +68,10 @@ class Command:
     help: str | None = None  # the answer to --help
 
     @property
+    def argv(self) -> list[str]:
+        return [*self.flags, *self.overrides]
+
+    @property
     def recorded(self) -> list[str]:
         """The overrides as Hydra records them."""
         if "hydra.mode" in map(key_of, self.overrides):

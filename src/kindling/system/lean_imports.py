@@ -150,7 +150,7 @@ def spare_compiler() -> None:
             vars(function).setdefault("__dynamo_disable", disable(function))
     for kind in Optimizer.__subclasses__():
         for each in (kind, *kind.__subclasses__()):  # AdamW is an Adam
-            own = vars(each).get("step")
+            own: Any = vars(each).get("step")
             code = getattr(own, "__code__", None)
             if code is None or code.co_name != "_use_grad" or not hasattr(own, "__wrapped__"):
                 continue  # torch's `_use_grad_for_differentiable` has not made this step
@@ -222,10 +222,10 @@ class MetaKernelsFinder(MetaPathFinder):
         if name not in NEED_META_KERNELS:
             return None
         import_meta_kernels()
-        module = sys.modules.get(name)
-        if module is not None:  # then Python takes the spec of the module
-            module.__spec__ = ModuleSpec(name, Loaded(module))
-        return module and module.__spec__
+        if (module := sys.modules.get(name)) is None:
+            return None
+        module.__spec__ = ModuleSpec(name, Loaded(module))  # which Python takes in place of ours
+        return module.__spec__
 
 
 def spare_meta_kernels() -> None:
