@@ -14,7 +14,7 @@ real thing when somebody asks for more, so a module of the user's own gets all o
 of torch.compile. `install` is called when Kindling is imported; where Lightning was imported
 before, nothing changes.
 
-A quarter of `import torch` is `torch._meta_registrations`, with `torch._decomp`, `torch._prims` and
+A fifth of `import torch` is `torch._meta_registrations`, with `torch._decomp`, `torch._prims` and
 `torch._refs`: kernels in Python for tensors without data, which tracing needs. Commands that run no
 code but our own leave them out (`spare_meta_kernels`) until something needs them.
 """
