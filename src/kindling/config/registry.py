@@ -45,7 +45,6 @@ from kindling.config.section import (
 from kindling.config.written import Values
 from kindling.system.errors import InputError, first_line
 from kindling.system.extras import LOGGERS
-from kindling.system.lean_imports import import_meta_kernels
 
 GROUP = "kindling.extensions"
 # The extension in the same wheel. A checkout that is not installed has no entry points.
@@ -346,8 +345,6 @@ def _load(module: str, point: EntryPoint) -> None:
     package = point.dist.name if point.dist else module.partition(".")[0]
     known = point.dist if module != OWN else None
     token = _origin.set(f"{package} {known.version}" if known else "")
-    if module != OWN:
-        import_meta_kernels()  # nobody knows what its code does
     try:
         import_module(module)
     except InputError as error:

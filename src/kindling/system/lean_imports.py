@@ -1,4 +1,4 @@
-"""Imports torch and Lightning without what they would import and few runs use.
+"""Imports Lightning without the libraries that it would import and that few runs use.
 
 `import lightning.pytorch` takes three times as long as `import torch`, on which it builds. Most of
 that is spent on libraries of which Lightning needs a name or two:
@@ -13,10 +13,6 @@ While Lightning is imported, stand-ins take the places of these modules. A stand
 real thing when somebody asks for more, so a module of the user's own gets all of torchmetrics and
 of torch.compile. `install` is called when Kindling is imported; where Lightning was imported
 before, nothing changes.
-
-A fifth of `import torch` is `torch._meta_registrations`, with `torch._decomp`, `torch._prims` and
-`torch._refs`: kernels in Python for tensors without data, which tracing needs. Commands that run no
-code but our own leave them out (`spare_meta_kernels`) until something needs them.
 """
 
 import sys
@@ -33,12 +29,6 @@ from types import ModuleType
 from typing import Any
 
 log = getLogger(__name__)
-
-META_KERNELS = "torch._meta_registrations"
-NEED_META_KERNELS = (
-    "torch._decomp", "torch._dynamo", "torch._inductor", "torch._prims", "torch._refs",
-    "torch.utils._content_store",
-)  # fmt: skip
 
 
 class Deferred(type):
@@ -198,53 +188,6 @@ def stand_ins() -> Iterator[None]:
             del sys.modules[each.__name__]
         if compiler in placed:
             del torch._dynamo
-
-
-class Loaded(Loader):
-    """Of a module that was imported while its finder was asked."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self.module, self.spec = module, module.__spec__
-
-    def create_module(self, _: ModuleSpec) -> ModuleType:
-        return self.module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.spec
-
-
-class MetaKernelsFinder(MetaPathFinder):
-    """Imports the meta kernels before what needs them, as `import torch` does: some of these
-    modules cannot be imported in another order."""
-
-    @classmethod
-    def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
-        if name not in NEED_META_KERNELS:
-            return None
-        import_meta_kernels()
-        if (module := sys.modules.get(name)) is None:
-            return None
-        module.__spec__ = ModuleSpec(name, Loaded(module))  # which Python takes in place of ours
-        return module.__spec__
-
-
-def spare_meta_kernels() -> None:
-    """Lets torch be imported without its kernels for meta tensors in Python."""
-    torch = PathFinder.find_spec("torch")
-    if torch is not None and "torch" not in sys.modules:
-        unfinished(META_KERNELS, torch.submodule_search_locations)
-        sys.meta_path.insert(0, MetaKernelsFinder)
-
-
-def import_meta_kernels() -> None:
-    """Imports what `spare_meta_kernels` has left out, or lets it be imported with torch."""
-    if MetaKernelsFinder not in sys.meta_path:
-        return
-    sys.meta_path.remove(MetaKernelsFinder)
-    if "torch" in sys.modules:
-        finish(sys.modules[META_KERNELS])
-    else:
-        del sys.modules[META_KERNELS]
 
 
 class Lean(Loader):

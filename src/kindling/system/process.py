@@ -15,7 +15,6 @@ from contextvars import ContextVar
 from multiprocessing import forkserver
 from typing import Any, TextIO
 
-from kindling.system import lean_imports
 from kindling.system.colour import RED, YELLOW, cleaned, is_terminal, paint, tell_error, write_codes
 from kindling.system.errors import exit_on_error
 from kindling.system.installation import PATHS
@@ -232,7 +231,6 @@ def run(main: Callable[[], None], *, plain: bool = False) -> None:
     """
     if plain:
         hand_over(main)
-        lean_imports.spare_meta_kernels()
     output = open_outputs()
     try:
         with exit_on_error():
