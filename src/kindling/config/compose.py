@@ -16,10 +16,13 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -76,21 +79,30 @@ def check_all(
     return [config for config, _ in checked if config is not None]
 
 
+class _OwnFolder(SearchPathPlugin):
+    """Adds the folder of --config-dir to Hydra's search path, as hydra.main does."""
+
+    folder: str | None = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.folder is not None:
+            search_path.append("command-line", f"file://{self.folder}")
+
+
 @contextmanager
 def initialized(config_dir: str | None) -> Iterator[Any]:
     """Yields Hydra for conf/ and the folder of --config-dir. Afterwards Hydra's global state is
     that of before: perhaps this is called within another Hydra application."""
-    outer = GlobalHydra.instance().hydra
+    plugins, outer = Plugins.instance(), GlobalHydra.instance().hydra
+    if _OwnFolder not in plugins.discover(SearchPathPlugin):
+        plugins.register(_OwnFolder)
+    _OwnFolder.folder = config_dir
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(CONF), job_name=MAIN, **VERSION_BASE):
-            started: Any = GlobalHydra.instance().hydra
-            if config_dir is not None:
-                path = started.config_loader.get_search_path()
-                path.prepend("command-line", f"file://{config_dir}", anchor="schema")
-                started.config_loader = type(started.config_loader)(path)
-            yield started
+            yield GlobalHydra.instance().hydra
     finally:
+        _OwnFolder.folder = None
         GlobalHydra.instance().hydra = outer
 
 

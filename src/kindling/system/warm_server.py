@@ -73,7 +73,7 @@ class Server:
     ) -> None:
         """`lock`: a descriptor, closed when no further command is accepted; `environment`: that in
         which the libraries were imported; `read`: the names of its variables that Python code
-        asked for; `work`: steps, each done while no command begins, that yield the files that the
+        asked for; `work`: steps, each done while no command runs, that yield the files that the
         next steps read."""
         self.listener, self.lock, self.idle, self.read = listener, lock, idle, read
         self.work: Iterator[Iterable[str]] | None = work
@@ -90,10 +90,11 @@ class Server:
     def serve(self) -> Callable[[], None] | None:
         """Returns None at the end. In the child, returns the main function of a command."""
         while self.accepts or self.running:
+            work = None if self.running else self.work
             waits = 0.0 if self.running else self.last + self.idle - time.time()
-            ready = self.selector.select(0 if self.work else max(0.0, waits) + TICK)
-            if not ready and self.work:
-                self._work_on(self.work)
+            ready = self.selector.select(0 if work else max(0.0, waits) + TICK)
+            if work and not ready:
+                self._work_on(work)
             for key, _ in ready:
                 if key.fileobj is self.listener:
                     main = self._accept()
@@ -311,10 +312,11 @@ def _hidden_by(folder: str) -> str:
 
 def _added_by(folder: str) -> str:
     """What a process that begins in the folder finds there of extensions, or of Hydra's plugins."""
-    names = [] if folder in sys.path[1:] else [entry for entry, _ in _packages(folder)]
-    if folder not in sys.path[1:] and Path(folder, "hydra_plugins").is_dir():
-        names.append("hydra_plugins")
-    return next(iter(names), "")
+    if folder in sys.path[1:]:
+        return ""
+    if Path(folder, "hydra_plugins").is_dir():
+        return "hydra_plugins"
+    return next((name for name, _ in _packages(folder)), "")
 
 
 def _is_closed(connection: socket.socket) -> bool:
