@@ -125,7 +125,7 @@ def serve() -> None:
         from kindling.config.compose import shared_composer
 
         for choices in PREPARED:
-            shared_composer().values(choices)
+            shared_composer(None).values(choices)
     for line in sys.stdin:
         child = os.fork()
         if not child:

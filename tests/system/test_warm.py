@@ -384,7 +384,7 @@ def test_changed_configurations_end_it(tmp_path: Path) -> None:
     """What was composed before a file was changed is not used again."""
     packages, own = tmp_path / "packages", tmp_path / "own"
     (own / "data").mkdir(parents=True)
-    (own / "data" / "mine.yaml").write_text("defaults: [digits]\nval_size: 300\n")
+    (own / "data" / "mine.yaml").write_text("defaults: [digits]\nval_fraction: 0.5\n")
     (packages / "mine-1.0.dist-info").mkdir(parents=True)
     (packages / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
     (packages / "mine-1.0.dist-info" / "entry_points.txt").write_text(
@@ -397,9 +397,10 @@ def test_changed_configurations_end_it(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     place = Place(tmp_path / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
     place.start()
-    mine = ("src.train", "data=mine", *SMALL[1:])
-    assert "288 validation" not in place.run(*mine).stdout
+    mine = ("src.train", "data=mine", "trainer.max_epochs=2")
+    assert "719 validation" in place.run(*mine).stdout
     assert place.commands() == 1
+    until(lambda: not place.told()["works"])  # it has composed data=mine
     (own / "data" / "mine.yaml").write_text("defaults: [digits]\n")
     assert "288 validation" in place.run(*mine).stdout
     until(lambda: place.state() is None)

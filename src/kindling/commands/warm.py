@@ -43,7 +43,7 @@ def seconds(text: str) -> float:
 def compositions() -> Iterator[list[str]]:
     from kindling.config.compose import shared_composer
 
-    return shared_composer().prepare()
+    return shared_composer(None).prepare()
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def compose(*overrides: str) -> Config:
     if not all(isinstance(override, str) for override in overrides):
         raise InputError('compose takes texts, such as compose("optimizer.lr=0.1", "seed=1")')
     combinations, _, faults = combine(with_quotes(overrides, sweep=False), sweep=False)
-    points, composing_faults = shared_composer().points(combinations)
+    points, composing_faults = shared_composer(None).points(combinations)
     return check_all(points, faults + composing_faults, consequence="")[0]
 
 
@@ -198,10 +198,10 @@ class Composer:
     def prepare(self) -> Iterator[list[str]]:
         """Composes what most commands begin with: the defaults, and each of the data sets. Yields
         all files that are read, and then nothing after each template."""
-        found = (file for folder in (CONF, *CONFIG_FOLDERS) for file in folder.rglob("*.yaml"))
-        yield sorted(map(str, found))
-        names = sorted(file.stem for file in (CONF / "data").glob("[!_]*.yaml"))
-        for choices in [(), *((f"data={name}",) for name in names)]:
+        files = [file for folder in (CONF, *CONFIG_FOLDERS) for file in folder.rglob("*.yaml")]
+        yield sorted(map(str, files))
+        names = {file.stem for file in files if file.parent.name == "data" and file.stem[0] != "_"}
+        for choices in [(), *((f"data={name}",) for name in sorted(names))]:
             self._template(choices)
             yield []
 
@@ -341,7 +341,7 @@ def _usual_value(text: str) -> str | None:
 
 
 @functools.lru_cache(8)
-def shared_composer(config_dir: str | None = None) -> Composer:
+def shared_composer(config_dir: str | None) -> Composer:
     """The only Composer of a `--config-dir` folder. `config_dir` must be an absolute path."""
     return Composer(config_dir)
 
@@ -456,7 +456,7 @@ def _candidates(group: str, values: dict[str, Any], different: dict[str, Any]) -
 
 def _different(values: dict[str, Any], choices: list[str]) -> dict[str, Any]:
     """The values, by dotted key, that these choices of groups leave different."""
-    points, faults = shared_composer().points([choices])
+    points, faults = shared_composer(None).points([choices])
     assert not faults, faults
     shipped, missing = dict(flat_values(points[0])), object()
 

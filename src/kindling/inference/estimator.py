@@ -215,7 +215,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 [size, *settings, *(f"{key}={values[number]}" for key, values in drawn.items())]
                 for number in range(int(networks))
             ]
-            checked = check_all(*shared_composer().points(points))
+            checked = check_all(*shared_composer(None).points(points))
             configs = [given.hold(config) for config in checked]
             source = open_source(configs[0].data, configs[0].task)
             runs: list[Run] = []

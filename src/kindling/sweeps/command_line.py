@@ -63,7 +63,7 @@ class Command:
     # such as Optuna chooses the values during the sweep.
     points: Sequence[Config] = ()
     combinations: Sequence[Sequence[str]] = ()
-    composer: Composer = field(default_factory=shared_composer)
+    composer: Composer = field(default_factory=functools.partial(shared_composer, None))
     summary: bool = False  # whether to describe the model, and to train nothing
     help: str | None = None  # the answer to --help
 

@@ -170,6 +170,7 @@ class Server:
         state = {
             "process": os.getpid(), "began": self.began, "idle": self.idle,
             "commands": self.commands, "running": len(self.running), "refused": self.refused,
+            "works": self.work is not None,
         }  # fmt: skip
         connection.sendall(json.dumps(state).encode() + b"\n")
 

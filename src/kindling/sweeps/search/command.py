@@ -70,7 +70,7 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Check
             "example 'optimizer.lr=tag(log,interval(0.01,1))'"
         )
     combinations = (runs_of(fixed, folds, corner)[0] for corner in corners(space))
-    points, composing_faults = shared_composer().points(combinations)
+    points, composing_faults = shared_composer(None).points(combinations)
     faults += composing_faults
     configs: list[Config] = []
     for point in points:

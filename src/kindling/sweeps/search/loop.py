@@ -85,7 +85,7 @@ class SearchLoop:
             for trial in batch.trials
             for texts in runs_of(fixed, folds, self.study.point(trial))
         ]
-        configs = check_all(*shared_composer().points(combinations))
+        configs = check_all(*shared_composer(None).points(combinations))
         size = folds or 1
         numbers = [size * trial.number + fold for trial in batch.trials for fold in range(size)]
         runs = [Run(self.folder / str(number)) for number in numbers]
