@@ -3,7 +3,7 @@
 # make test    the same, and runs the tests
 # make quick   runs the tests that a new Python or machine would fail first
 # make hydra   runs the tests of configurations and of commands with the next Hydra
-# make slow    runs the tests that start many processes
+# make slow    runs the tests that take a second or more
 # make clusters runs the tests that start clusters of Slurm and of Ray on this machine
 # make torture kills runs, mutates files and draws configurations, for two hours
 PYTHON ?= python3
@@ -55,7 +55,7 @@ test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 quick: setup
-	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
+	$(VENV)/bin/python -m pytest -m "not torture" $(QUICK) $(ARGS)
 
 # An environment with the packages of $(VENV), but with the next Hydra and its OmegaConf.
 hydra: setup
@@ -64,7 +64,7 @@ hydra: setup
 		--disable-pip-version-check $(NEXT_HYDRA)
 	$(VENV)/bin/python -c 'from sysconfig import get_path; print("import site; site.addsitedir(%r)" % get_path("purelib"))' \
 		> "$$($(VENV)-hydra/bin/python -c 'from sysconfig import get_path; print(get_path("purelib"))')/zz_$(VENV).pth"
-	$(VENV)-hydra/bin/python -m pytest $(OF_HYDRA) $(ARGS)
+	$(VENV)-hydra/bin/python -m pytest -m "not torture" $(OF_HYDRA) $(ARGS)
 
 slow: setup
 	$(VENV)/bin/python -m pytest -n3 -m slow $(OF_CLUSTERS:%=--ignore %) $(ARGS)

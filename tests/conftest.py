@@ -3,8 +3,10 @@
 import functools
 import logging
 import os
+import random
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -51,6 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--warm", action="store_true", help="every command goes through a warm process",
     )  # fmt: skip
+    parser.addoption(
+        "--until", type=float, metavar="TIME",
+        help="seconds since 1970 after which no test begins; another time has other files first",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +64,21 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     for name in ("NO_COLOR", "FORCE_COLOR"):  # services that run tests may set them
         os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    until = config.getoption("--until")
+    if until is not None:
+        place = random.Random(until)  # the same order in all workers
+        order = {path: place.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: order[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    until = item.config.getoption("--until")
+    if until is not None and time.time() > until:
+        pytest.skip("this share of the tests has had its time")
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -20,6 +20,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "kills"),
     [
@@ -47,6 +48,7 @@ def test_the_command_reports_what_it_did(command: Command) -> None:
     assert found["lost_seconds"] >= 0
 
 
+@pytest.mark.slow
 def test_a_difference_is_detected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

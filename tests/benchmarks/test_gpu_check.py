@@ -79,6 +79,7 @@ def test_its_figures_are_those_of_mnist(
     assert {settings.data for settings in asked} == {"mnist"}
 
 
+@pytest.mark.slow
 def test_a_rehearsal(opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each figure is there; those of kernels are those of a device that has none."""
     monkeypatch.setattr(gpu_check, "EPOCHS", 3)
@@ -100,6 +101,7 @@ def test_a_rehearsal(opened: list[str], tmp_path: Path, monkeypatch: pytest.Monk
         assert stacks[f"{name}, step"] == figures["step of an epoch"]
 
 
+@pytest.mark.slow
 def test_what_trained_is_told(
     opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

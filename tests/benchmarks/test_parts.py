@@ -4,10 +4,13 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from benchmarks.parts import Part, run_part
 from tests.helpers import parts
 
 
+@pytest.mark.slow
 def test_each_part_ends(tmp_path: Path) -> None:
     log = tmp_path / "log"
     functions = {

@@ -132,6 +132,7 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [loop.returncode for loop in started[:2]] == [-9, -9]
 
 
+@pytest.mark.slow
 def test_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both train as many epochs on the same samples, and know them afterwards."""
     few = {told: (60, *sizes[1:3], 30, 3) for told, sizes in estimator.FITS.items()}
@@ -249,6 +250,7 @@ def test_augmenting_is_done_to_every_batch(way: str, monkeypatch: pytest.MonkeyP
     assert calls == expected[way]
 
 
+@pytest.mark.slow
 def test_checkpoints() -> None:
     _, line = run_suite(read_settings(["suite=checkpoints", "rounds=1", "data=digits"]))
     found = json.loads(line)
@@ -303,6 +305,7 @@ def test_commands() -> None:
     assert all(0.85 < accuracy <= 1 for accuracy in found["test_accuracy"].values())
 
 
+@pytest.mark.slow
 def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sweep, "MANY", 128)
@@ -359,6 +362,7 @@ def iris(monkeypatch: pytest.MonkeyPatch) -> tuple[tables.Features, tables.Label
     return load_iris(return_X_y=True)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_tables(iris: tuple[tables.Features, tables.Labels], tmp_path: Path) -> None:
     """A figure of scikit-learn is that of cross_val_score in the same folds; one of ours is the
     mean of runs of the sweep, each after its last epoch."""
@@ -475,6 +479,7 @@ def packed(contents: dict[str, str]) -> bytes:
     return body.getvalue()
 
 
+@pytest.mark.slow
 def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the names are test tables, for classes, numbers, or both. The scores are those
     of a run, and of boosting on the same rows."""
@@ -518,6 +523,7 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "real_tables.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gain of a piece is the score of a run with this piece less that of a run without."""
     x = np.random.default_rng(0).normal(size=(150, 2)).round(4).tolist()
@@ -542,6 +548,7 @@ def test_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow < usual
 
 
+@pytest.mark.slow
 def test_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ROWS": 120, "COLUMNS": 12, "NETWORKS": 2, "HIDDEN": 200, "FEW": 2}.items():
         monkeypatch.setattr(pack, name, value)
@@ -552,6 +559,7 @@ def test_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a table of 120 rows and 12 columns, a pack of 2:" in shown
 
 
+@pytest.mark.slow
 def test_the_plain_network_is_that_of_the_pack(tmp_path: Path) -> None:
     """As many parameters, and it learns."""
     x, y = load_iris(return_X_y=True)

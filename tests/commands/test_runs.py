@@ -30,6 +30,7 @@ def named(trained: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_list_and_a_comparison(command: Command, named: Path) -> None:
     rows = json.loads(command("src.runs", "--json").stdout)
     assert [(row["name"], row["kind"], row["trials"]) for row in rows] == [
@@ -105,6 +106,7 @@ def test_every_command_asks_which_folder_is_meant(
     assert "same: may be one of 2 folders; type one of them" in done.stderr
 
 
+@pytest.mark.slow
 def test_labels_and_removal(command: Command, named: Path) -> None:
     done = command("src.runs", "label", "base", "--name", "old", "--tag", "x", "--untag", "small")
     assert done.stdout.endswith(": name old, tags x\n")

@@ -19,6 +19,7 @@ from tests.helpers.commands import ROOT
 from tests.helpers.faults import faults
 
 
+@pytest.mark.slow
 def test_nothing_of_hydra_or_omegaconf_is_private() -> None:
     """No import of their private modules, and no assignment to an attribute of their modules."""
     for folder in ("src", "hydra_plugins"):
@@ -46,6 +47,7 @@ def plain(composed: DictConfig) -> Any:
     return OmegaConf.to_container(composed, enum_to_str=True)
 
 
+@pytest.mark.slow
 def test_points_are_composed_as_hydra_does() -> None:
     """Copies of a template are what Hydra's own loader gives, Hydra's own section included."""
     composer = Composer(None)
@@ -118,6 +120,7 @@ def test_a_wrong_launcher_hides_no_other_fault() -> None:
     assert "optimizer.lr=-1: must be greater than 0" in told
 
 
+@pytest.mark.slow
 def test_plain_dictionaries_are_what_omegaconf_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

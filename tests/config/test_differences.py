@@ -82,6 +82,7 @@ def configurations(draw: Any) -> Config:
     return compose(*typed, *(override_text(key, value) for key, value in values.items()))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(configurations())
 def test_random_configurations_are_made_again(config: Config) -> None:

@@ -215,6 +215,7 @@ def test_the_word_zip_alone_has_no_meaning(text: str) -> None:
     assert parsed(text) == OverridesParser.create().parse_override(text)
 
 
+@pytest.mark.slow
 def test_a_long_zip_is_read() -> None:
     count = OVERRIDES_LIMIT // 4
     assert values(f"a=zip({','.join(['1'] * count)})") == ["1"] * count

@@ -84,6 +84,7 @@ def test_files_with_odd_contents_are_no_tracebacks(content: str, folder: Path) -
                 check_command_line(asked)
 
 
+@pytest.mark.slow
 def test_mutations_of_a_file(folder: Path) -> None:
     """Any file is taken, or is a fault of at most a few lines."""
     hand = random.Random(3)

@@ -35,6 +35,7 @@ def composed(override: str) -> str | list[str]:
     return config.data.target
 
 
+@pytest.mark.slow
 def test_any_text_is_composed_as_it_is_or_its_fault_has_it_in_quotes() -> None:
     """The advice is read by a shell's rules, and then composes to the text."""
     read = 0

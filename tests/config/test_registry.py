@@ -197,6 +197,7 @@ def installed(tmp_path: Path) -> Path:
     return install(tmp_path, "mine.extension")
 
 
+@pytest.mark.slow
 def test_an_installed_extension_brings_a_data_set_and_a_command(installed: Path) -> None:
     wrong = python(installed, "-m", "kindling", "train", "data=point", "data.cout=1")
     assert wrong.returncode == 2
@@ -230,6 +231,7 @@ def history(folder: Path) -> list[dict[str, str]]:
     return [*csv.DictReader((folder / "history.csv").read_text().splitlines())]
 
 
+@pytest.mark.slow
 def test_a_run_of_everything_that_an_extension_may_bring(installed: Path) -> None:
     command(installed, "train", *SMALL, *ALL, "hydra.run.dir=run")
     *_, last = rows = history(installed / "run")
@@ -247,6 +249,7 @@ def test_a_run_of_everything_that_an_extension_may_bring(installed: Path) -> Non
     assert not (installed / "other/.hydra/extensions.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
     installed: Path,
 ) -> None:
@@ -267,6 +270,7 @@ def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
         assert len(history(installed / name / "1")) == 4
 
 
+@pytest.mark.slow
 def test_a_loss_of_an_extension_trains_as_plain_torch(installed: Path) -> None:
     """In every way of a step that differentiates by autograd, and for networks of ours."""
     check = (
@@ -301,6 +305,7 @@ def test_a_loss_of_an_extension_trains_as_plain_torch(installed: Path) -> None:
     assert "must be one of cross_entropy, focal; did you mean focal?" in unknown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -327,6 +332,7 @@ def test_a_loss_that_cannot_be_used_is_one_line(installed: Path, body: str, told
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_sweep_by_an_executor_of_an_extension(installed: Path) -> None:
     """Which trains the last stack first; the stacks are those of its slots."""
     chosen = ("hydra/launcher=fused", "hydra.launcher.executor=backwards", "hydra.sweep.dir=sweep")
@@ -339,6 +345,7 @@ def test_a_sweep_by_an_executor_of_an_extension(installed: Path) -> None:
     assert "must be one of local, slurm, ray, backwards; did you mean backwards?" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_a_search_has_the_parts_of_an_extension(installed: Path) -> None:
     space = ("optimizer.lr=interval(0.01,0.1)", "search.trials=2", "search.folder=found")
     command(installed, "search", *SMALL, *ALL, *space)
@@ -347,6 +354,7 @@ def test_a_search_has_the_parts_of_an_extension(installed: Path) -> None:
         assert (last["counted"], last["val/errors"] != "") == ("3.0", True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_an_extension_ends_as_if_it_had_not_been_killed(installed: Path) -> None:
     common = (*SMALL, *ALL, "checkpoint.every_n_epochs=1")
     command(installed, "train", *common, "hydra.run.dir=whole")
@@ -359,6 +367,7 @@ def clean(row: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in row.items() if name != "seconds"}
 
 
+@pytest.mark.slow
 def test_a_run_whose_extension_is_not_installed_says_what_it_needs(installed: Path) -> None:
     command(installed, "train", *SMALL, *ALL, "hydra.run.dir=run")
     (installed / "mine-1.0.dist-info/entry_points.txt").unlink()
@@ -372,6 +381,7 @@ def test_a_run_whose_extension_is_not_installed_says_what_it_needs(installed: Pa
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_another_version_of_an_extension_is_told(installed: Path) -> None:
     command(installed, "train", *SMALL, "model=bent", "scheduler=none", "hydra.run.dir=run")
     old = installed / "mine-1.0.dist-info"
@@ -441,6 +451,7 @@ def test_a_command_of_ours_is_not_replaced(installed: Path) -> None:
     assert python(installed, "-m", "kindling", "train", "--help").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_key_without_a_default_must_be_typed(installed: Path) -> None:
     (installed / "mine/conf/model/bent.yaml").write_text("name: bent\n")
     done = python(installed, "-m", "kindling", "train", *SMALL, "model=bent")
@@ -450,6 +461,7 @@ def test_a_key_without_a_default_must_be_typed(installed: Path) -> None:
     assert json.loads((installed / "run" / "result.json").read_text())["parameters"] == 14
 
 
+@pytest.mark.slow
 def test_the_module_of_the_documentation_registers_what_it_says(installed: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
     module, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
@@ -493,6 +505,7 @@ def test_the_module_of_the_documentation_registers_what_it_says(installed: Path)
     assert [*history(installed / "run")[0]][-2:] == ["val/errors", "counted"]
 
 
+@pytest.mark.slow
 def test_the_measure_of_the_documentation(installed: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
     section = page.partition("## A measure of your own")[2].partition("\n## ")[0]
@@ -527,6 +540,7 @@ def rows_of(folder: Path) -> list[str]:
     return rows
 
 
+@pytest.mark.slow
 def test_a_logger_of_an_extension_holds_each_row_once_also_after_kills(installed: Path) -> None:
     chosen = (*PICTURES, "logger.own=[lines,lines]", "augmentation.own=[noise]")
     command(installed, "train", *chosen, "hydra.run.dir=whole")
@@ -586,6 +600,7 @@ def test_a_logger_that_fails(old: str, new: str, rc: int, told: str, installed: 
     assert status == ("failed" if rc else "finished")
 
 
+@pytest.mark.slow
 def test_trials_with_a_logger_of_an_extension_train_alone(installed: Path) -> None:
     swept = ("-m", "hydra/launcher=fused", "optimizer.lr=0.1,0.2", "hydra.sweep.dir=sweep")
     told = command(installed, "train", *SMALL, "logger.own=[lines]", *swept).stdout
@@ -595,6 +610,7 @@ def test_trials_with_a_logger_of_an_extension_train_alone(installed: Path) -> No
         assert lines[1:-2] == rows_of(installed / f"sweep/{number}")
 
 
+@pytest.mark.slow
 def test_a_lightning_module_has_the_logger_and_the_augmentation_of_an_extension(
     installed: Path,
 ) -> None:
@@ -654,6 +670,7 @@ def test_an_augmentation_of_an_extension_changes_each_batch_by_its_own_numbers(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_stack_and_the_copies_of_an_augmentation_of_an_extension(installed: Path) -> None:
     chosen = (*PICTURES, "augmentation.own=[noise]")
     swept = ("-m", "hydra/launcher=fused", "seed=1,2", "hydra.sweep.dir=sweep")
@@ -703,6 +720,7 @@ def test_an_augmentation_that_cannot_be_used_is_one_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_wrong_names_of_loggers_and_augmentations_are_told_before_torch_is_imported(
     installed: Path,
 ) -> None:
@@ -815,6 +833,7 @@ def test_registering_does_not_import_torch() -> None:
     assert "MnistAndNone" in done.stdout
 
 
+@pytest.mark.slow
 def test_another_hydra_application_gets_nothing(tmp_path: Path) -> None:
     """Hydra asks the plugins of an environment in every application."""
     (tmp_path / "conf").mkdir()

@@ -28,6 +28,7 @@ def test_every_number_has_two_ends() -> None:
 NEEDED = {"image_folder": ["data.path"], "npz": ["data.path"], "csv": ["data.path", "data.target"]}
 
 
+@pytest.mark.slow
 def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:
     shipped = set()
     for group in GROUPS[:-1]:

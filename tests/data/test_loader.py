@@ -105,6 +105,7 @@ def _bytes_of_tensors() -> int:
     return sum({memory.data_ptr(): memory.nbytes() for memory in memories}.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (1, 3)])
 def test_the_orders_of_many_seeds_take_four_bytes_a_sample(rank: int, ranks: int) -> None:
     """The blocks are those of the whole permutations."""

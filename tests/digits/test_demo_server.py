@@ -103,6 +103,7 @@ def paper(page: Page) -> FloatRect:
     return box
 
 
+@pytest.mark.slow
 def test_a_drawn_stroke_moves_the_probabilities(
     browser: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_drawn_stroke_moves_the_probabilities(
     page.close()
 
 
+@pytest.mark.slow
 def test_two_drawings_are_reported(browser: Browser, served: Served) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 800})
     page.goto(served.url)
@@ -222,6 +224,7 @@ def test_the_page_says_when_the_server_has_ended(browser: Browser, served: Serve
     page.close()
 
 
+@pytest.mark.slow
 def test_the_page_says_when_the_server_does_not_answer(browser: Browser, served: Served) -> None:
     page = browser.new_page()
     page.add_init_script(
@@ -273,6 +276,7 @@ def post(served: Served, body: bytes, **headers: str) -> tuple[int, Any]:
     return status, found
 
 
+@pytest.mark.slow
 def test_the_answer_has_the_models_probabilities(served: Served) -> None:
     status, found = post(served, png(drawing()))
     assert status == 200
@@ -318,6 +322,7 @@ def test_the_agreement_of_a_committee(served: Served) -> None:
     assert answer(served.model, png(drawing()))["agreement"] is None
 
 
+@pytest.mark.slow
 def test_the_demo_exports_a_committee(committee: Run, tmp_path: Path) -> None:
     """Its page gets the votes of the exported model."""
     copy = tmp_path / "committee"
@@ -406,6 +411,7 @@ def test_bodies_are_bounded_and_checked(served: Served) -> None:
 # --- which model, which port -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_export_of_the_same_weights_is_used(
     served: Served,
     tmp_path: Path,

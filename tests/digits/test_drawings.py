@@ -215,6 +215,7 @@ def test_several_drawings_are_counted(places: list[tuple[int, int]]) -> None:
         assert find_drawing(image).count == prepare(image, FIELD).count == len(places)
 
 
+@pytest.mark.slow
 def test_a_digit_in_several_strokes_is_one_drawing(mnist_root: Path) -> None:
     """One in a thousand of MNIST's digits counts as two; a speck beside a digit does not count."""
     digits = read_idx_set("mnist", mnist_root).test.features[:, 0].numpy()

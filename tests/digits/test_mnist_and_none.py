@@ -40,6 +40,7 @@ def test_each_is_scaled_and_centred(drawn: torch.Tensor) -> None:
     assert longer.median() in range(BOX - 1, BOX + 2)
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_with_any_number_of_threads(drawn: torch.Tensor) -> None:
     for threads in (1, 2):
         with torch_threads(threads):

@@ -62,6 +62,7 @@ def test_scikit_learns_own_checks(estimator: KindlingClassifier | KindlingRegres
     assert sum(result["status"] == "passed" for result in results) > 45
 
 
+@pytest.mark.slow
 def test_it_is_the_run_of_its_settings(tmp_path: Path) -> None:
     """The same weights, as `fit` on the same file gives; classes are those of y."""
     x, y = load_iris(return_X_y=True)
@@ -352,6 +353,7 @@ def test_whole_weights_are_repeated_rows(kind: Any) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KindlingClassifier, KindlingRegressor])
 def test_a_pack_is_a_committee_of_drawn_networks(kind: Any, tmp_path: Path) -> None:
     """Each network is the run of its settings, and members are chosen as by the command."""

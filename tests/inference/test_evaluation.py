@@ -411,6 +411,7 @@ def test_certain_predictions() -> None:
     assert (found.ece, found.brier) == pytest.approx((0.25, 0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("true", [0.2, 1.0, 5.0])
 def test_the_temperature_against_a_grid(true: float) -> None:
     """Labels are drawn from the probabilities at the temperature `true`."""

@@ -129,6 +129,7 @@ def test_other_requests_are_refused(
     assert told in answer["error"]
 
 
+@pytest.mark.slow
 def test_the_page(served: Server, model: Model, browser: Browser) -> None:
     """As a user changes fields; texts of the table are shown as texts."""
     page = browser.new_page()

@@ -59,6 +59,7 @@ def blurred(side: int) -> list[Image.Image]:
     return [Image.fromarray(each).resize((200, 150), Image.Resampling.BICUBIC) for each in levels]
 
 
+@pytest.mark.slow
 def test_unlike_inputs_for_a_run_on_mnist(default_run: Run, mnist_root: Path) -> None:
     trained = open_trained(default_run.folder)
     likeness = likeness_of(trained)

@@ -251,6 +251,7 @@ def test_the_prediction_says_that_copies_were_averaged(
     assert "augmented_copies" not in printed(None)
 
 
+@pytest.mark.slow
 def test_refusals_cost_no_torch(run: Run, train: Train, tmp_path: Path) -> None:
     toy, plain = str(train("data=toy").folder), str(train().folder)
     seven().save(tmp_path / "seven.png")

@@ -314,6 +314,7 @@ def test_a_hostile_folder_names_no_code(own: Path, tmp_path: Path) -> None:
         load(tmp_path / "best.ckpt", model=Net)
 
 
+@pytest.mark.slow
 def test_what_needs_no_model_reads_such_folders(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_wrong_tables_are_refused_in_a_line(runs: list[Run], tmp_path: Path) -> 
         evaluate_path(runs[0].folder, str(tmp_path / "classes"))
 
 
+@pytest.mark.slow
 def test_a_committee_says_the_mean_of_the_probabilities(runs: list[Run], tmp_path: Path) -> None:
     request = read_committee([run.folder for run in runs], folder=tmp_path / "committee")
     made = make_committee(request)

@@ -53,6 +53,7 @@ def right(drawings: Path, run: Path) -> int:
     return sum(guess is not None and guess.best == digit for digit, guess in enumerate(guesses))
 
 
+@pytest.mark.slow
 def test_ten_drawings_by_the_default_run(
     default_run: Run, mnist_root: Path, tmp_path: Path
 ) -> None:
@@ -244,6 +245,7 @@ def test_whole_pictures_for_a_run_folder_and_for_its_checkpoint(
 # --- the command: its table, its CSV and its exit status ------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
     run = train()
     drawings = save_drawings(tmp_path / "drawings")
@@ -335,6 +337,7 @@ def test_a_blank_picture_has_no_prediction(command: Command, train: Train, tmp_p
     assert "seven.png" in done.stdout
 
 
+@pytest.mark.slow
 def test_faults_are_reported_before_torch_is_imported(
     cold_command: Command, train: Train, tmp_path: Path
 ) -> None:

@@ -300,6 +300,7 @@ def best_first(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: run.result["best"]["val/loss"] or 0)
 
 
+@pytest.mark.slow
 def test_a_committee_says_the_mean_and_how_far_its_members_differ(
     members: list[Run], tmp_path: Path
 ) -> None:
@@ -364,6 +365,7 @@ def test_a_greedy_committee_is_no_worse_than_its_best_member(
         read_committee([run.folder for run in members], by="val/acc", folder=tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_a_report_shows_numbers_beside_the_true_ones(run: Run, tmp_path: Path) -> None:
     page = write_report([run.folder], tmp_path / "page.html").read_text()
     drawn = sorted(path.name for path in (tmp_path / "page").glob("*model*.png"))

@@ -246,6 +246,7 @@ def test_names_come_before_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert require_labelled("csv") == Path("csv")
 
 
+@pytest.mark.slow
 def test_the_command(command: Command, train: Callable[..., Run], tmp_path: Path) -> None:
     run = train()
     source = open_source(compose(*SMALL).data)

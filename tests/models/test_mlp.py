@@ -88,6 +88,7 @@ def test_trials_that_share_a_batch_have_different_input_masks() -> None:
     assert not any(torch.equal(dropped[i], dropped[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
+@pytest.mark.slow
 def test_dropout_has_the_distribution_of_autograd() -> None:
     """Mean and variance of the gradient of the first layer over many masks."""
     (features,), (labels,) = batches(1)

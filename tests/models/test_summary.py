@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from torch import nn
 
 from kindling.config.compose import compose
@@ -38,6 +39,7 @@ def test_a_run_begins_with_the_line(tmp_path: Path) -> None:
     assert run.log_file.read_text().count("25,450 parameters") == 1
 
 
+@pytest.mark.slow
 def test_the_command_trains_nothing(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "--summary", *SMALL, "model=logistic_regression")
     assert done.returncode == 0, done.stderr

@@ -165,6 +165,7 @@ def test_no_foreign_memory_no_undefined_behaviour_no_races(
     assert _digest(checked, cases, threads, **options) == _digest(compiler.library(LEVEL), cases)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_every_instruction_set_compiles_without_a_warning(tmp_path: Path) -> None:
     strict = ("-O0", "-Wall", "-Wextra", "-Werror")

@@ -116,6 +116,7 @@ class Case:
         return [*weights, losses, correct]
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("shape", [*SHAPES, *map(drawn, range(12))], ids=str)
 def test_a_simulated_block_is_that_of_autograd(shape: Shape) -> None:
@@ -129,6 +130,7 @@ def test_a_simulated_block_is_that_of_autograd(shape: Shape) -> None:
         assert correct.equal(right)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_no_warp_depends_on_another_of_its_phase(shape: Shape) -> None:
@@ -137,6 +139,7 @@ def test_no_warp_depends_on_another_of_its_phase(shape: Shape) -> None:
     assert all(a.equal(b) for a, b in zip(usual, other, strict=True))
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("shape", [*SHAPES, *map(drawn, range(4))], ids=str)
 def test_half_of_the_warps_find_the_same(shape: Shape) -> None:
@@ -301,6 +304,7 @@ def test_its_errors_are_those_that_the_documentation_has() -> None:
     assert abs(errors[1].mean()) < 2e-9
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 def test_it_is_compiled_without_a_gpu(architecture: str) -> None:
@@ -325,6 +329,7 @@ def ptx(shape: Shape, architecture: str) -> str:
     return text.rstrip(b" \0").decode()
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("shape", "architecture"),
@@ -345,6 +350,7 @@ def test_what_nvrtc_refuses_is_told() -> None:
         compile_kernel(TUTORIAL, "sm_1")
 
 
+@pytest.mark.slow
 @needs_nvrtc
 def test_a_binary_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = SHAPES[1]

@@ -56,6 +56,7 @@ def test_a_project_has_its_own_name_everywhere(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"project"}
 
 
+@pytest.mark.slow
 def test_a_project_trains_and_its_tests_pass(project: Path) -> None:
     run(project, "pytest", "-q", "-p", "no:cacheprovider")
     swept = run(

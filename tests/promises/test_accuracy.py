@@ -23,6 +23,7 @@ def test_the_default_run(default_run: Run) -> None:
     assert evaluate_path(run.folder, None).accuracy == result["test/acc"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "least", "most"),
     [("zero_to_gans_logistic", 0.855, 0.87), ("logistic_tuned", 0.922, 0.93)],

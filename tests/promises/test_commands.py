@@ -16,6 +16,7 @@ from tests.helpers.commands import COMMANDS, OF_A_CHECKOUT, SMALL, Command, Trai
 from tests.helpers.confirmations import pretended_sweep
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> None:
     done = cold_command("src.train", *SMALL, "seed=3")
     assert done.returncode == 0, done.stderr
@@ -28,6 +29,7 @@ def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+@pytest.mark.slow
 def test_a_sweep_continues_after_a_failed_trial_and_reports_it(
     command: Command, tmp_path: Path
 ) -> None:

@@ -323,6 +323,7 @@ def not_run(words: Sequence[str]) -> tuple[str, Callable[[Sequence[str]], None]]
     return next((found for start, found in NOT_RUN.items() if re.match(start, text)), None)
 
 
+@pytest.mark.slow
 def test_commands_that_are_not_run_are_right(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     for words in COMMANDS:
@@ -420,6 +421,7 @@ SETTINGS = [  # commands of settings alone; others have options, or go on with s
 ]
 
 
+@pytest.mark.slow
 def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands' own two steps, without the start of a command for each."""
     monkeypatch.chdir(files)
@@ -487,6 +489,7 @@ def test_examples_of_faults_are_what_is_printed(command: Command) -> None:
         assert done.stderr == printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if blocks(page, "python") and page != EXTENDING],
@@ -552,6 +555,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     runner.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choice", "accuracy"),
     [
@@ -576,6 +580,7 @@ def test_an_addition_trains(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_an_added_optimizer_trains_a_trial_as_its_single_run(added: Warm, tmp_path: Path) -> None:
     command = next(words for words in COMMANDS if "optimizer=rmsprop" in words)
     done = added(tmp_path, *command[2:], "trainer=cpu", "hydra.sweep.dir=sweep")
@@ -589,6 +594,7 @@ def test_an_added_optimizer_trains_a_trial_as_its_single_run(added: Warm, tmp_pa
     assert stacked["val/loss"] == pytest.approx(alone["val/loss"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_an_added_suite_and_command_answer(added: Warm, tmp_path: Path) -> None:
     assert added(tmp_path, "src.train", *SMALL, "hydra.run.dir=runs/DATE/TIME").returncode == 0
     for last, printed in (
@@ -602,6 +608,7 @@ def test_an_added_suite_and_command_answer(added: Warm, tmp_path: Path) -> None:
         assert printed in done.stdout
 
 
+@pytest.mark.slow
 def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Warm, tmp_path: Path) -> None:
     done = added(tmp_path, "src.train", "model=strided", "data=iris", "hydra.run.dir=run")
     assert done.returncode == 2

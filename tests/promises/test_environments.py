@@ -121,6 +121,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     warm.stop()
 
 
+@pytest.mark.slow
 def test_every_command_in_a_hostile_environment(hostile: Command, tmp_path: Path) -> None:
     """Also with names that the locale cannot encode."""
     picture = tmp_path / "zähl.png"

@@ -138,6 +138,7 @@ def unsigned(data: bytes) -> bytes:
 # --- mutated -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(2000)
 @given(mutations=MUTATIONS)
 def test_mutated_checkpoints(mutations: Mutation, base: Run, tmp_path: Path) -> None:
@@ -152,6 +153,7 @@ def test_mutated_checkpoints(mutations: Mutation, base: Run, tmp_path: Path) -> 
             open_trained(path)
 
 
+@pytest.mark.slow
 @examples(2000)
 @given(mutations=MUTATIONS)
 def test_mutated_checkpoints_with_the_right_checksum(
@@ -340,6 +342,7 @@ STRANGE: dict[str, list[Any]] = {  # overrides and metrics that no training writ
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(500 if MANY else 6))
 def test_sweeps_of_strange_trials(seed: int, base: Run, tmp_path: Path) -> None:
     """Their table, page and pictures."""
@@ -900,6 +903,7 @@ def test_arrays_that_are_packed_as_numpy_never_does(tmp_path: Path) -> None:
             read_inputs([path])
 
 
+@pytest.mark.slow
 def test_tables_of_very_many_columns(tmp_path: Path) -> None:
     """The work is proportional to the number of columns, not to its square."""
     path, names = tmp_path / "wide.csv", [f"c{number}" for number in range(10**5)]

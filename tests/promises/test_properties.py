@@ -186,6 +186,7 @@ def _lacks_a_class(config: Config) -> bool:
 
 
 # A failing case is kept and tried first the next time. By default the cases are always the same.
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES,
     derandomize=not THOUSAND,

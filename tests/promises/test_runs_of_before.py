@@ -29,6 +29,7 @@ def history(run: Path) -> list[dict[str, float]]:
         ]
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_end_it_had(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "resume=killed")
     assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_its_weights_classify_as_they_did(command: Command, tmp_path: Path) -> N
     assert told["loss"] == pytest.approx(result["test/loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_listed_compared_and_resumed(command: Command) -> None:
     listed = command("src.runs", "sweep", "whole", "--json")
     assert listed.returncode == 0, listed.stderr

@@ -332,6 +332,7 @@ FUZZ = settings(
 )
 
 
+@pytest.mark.slow
 @FUZZ
 @given(task=st.lists(SPELT, max_size=3), own=st.lists(SPELT, max_size=3))
 def test_a_record_hands_on_overrides_of_known_keys_alone(
@@ -452,6 +453,7 @@ def test_flags_and_spellings_never_skip_the_checks(argv: list[str], answer: str)
     assert answer in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_folder_of_ones_own_choices(command: Command, tmp_path: Path) -> None:
     """--config-dir, of a run, of a sweep, and of the command that goes on with it."""
     mine = tmp_path / "mine"

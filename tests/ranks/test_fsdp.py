@@ -63,6 +63,7 @@ def test_two_shards_are_one_model(recipe: tuple[str, ...], tmp_path: Path) -> No
             torch.testing.assert_close(y["state"][number][name], value, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_tested(tmp_path: Path) -> None:
     """Those of the first epoch, which no rank holds any more when training ends."""
     recipe = (
@@ -171,6 +172,7 @@ def scaled_steps(folder: Path) -> None:
     (folder / str(rank)).touch()
 
 
+@pytest.mark.slow
 def test_gradients_of_shards_are_scaled_and_an_overflow_anywhere_is_left_out(
     tmp_path: Path,
 ) -> None:

@@ -41,6 +41,7 @@ POINTS = [(0.02, 0), (0.05, 0), (0.02, 1)]
 BOTH = ("trainer.devices=2", "trainer.strategy=ddp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["f1", "auroc"])
 def test_two_ranks_are_one(measure: str, train: Train) -> None:
     """Half the batch each: the same gradients, so the same weights and the same evaluation."""
@@ -62,6 +63,7 @@ def test_two_ranks_are_one(measure: str, train: Train) -> None:
     assert torch.equal(b["model.layers.0.bias"], weights(two)["model.layers.0.bias"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -113,6 +115,7 @@ def test_each_rank_divides_by_the_weights_of_its_own_samples(step: str, tmp_path
         assert torch.allclose(value.double(), expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
     def stack(*overrides: str) -> list[Run]:
         common = ("data.drop_last=true", "optimizer.momentum=0.5", "checkpoint.monitor=val/recall")
@@ -132,6 +135,7 @@ def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
         assert two.monitored == one.monitored
 
 
+@pytest.mark.slow
 def test_ranks_follow_the_same_plateaus(tmp_path: Path) -> None:
     """Ranks with different rates would have other losses than ranks with rates given in advance."""
     common = (*SMALL, *BOTH, "trainer.max_epochs=5", "optimizer.lr=1.5")
@@ -306,6 +310,7 @@ def test_data_parallel_is_told_of_ddp() -> None:
         compose("trainer.strategy=dp")
 
 
+@pytest.mark.slow
 def test_raschkas_toy_on_two_ranks(tmp_path: Path) -> None:
     result = fit(compose("experiment=raschka_toy_ddp"), tmp_path / "run").result
     assert (result["last"]["train/acc"], result["test/acc"], result["ranks"]) == (1.0, 1.0, 2)
@@ -402,6 +407,7 @@ def full_disk(job: Job) -> None:
     fit_rank(job)
 
 
+@pytest.mark.slow
 def test_restarted_ranks_come_to_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ranks: Run
 ) -> None:
@@ -417,6 +423,7 @@ def test_restarted_ranks_come_to_the_same(
     ]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_killed_too_often_end_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -436,6 +443,7 @@ def test_ranks_that_are_killed_too_often_end_in_a_line(
     assert "trainer.max_restarts=1 allows no more" in run.result["error"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_ranks_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

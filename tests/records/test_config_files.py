@@ -105,6 +105,7 @@ def test_strange_bytes_in_a_path_are_written(tmp_path: Path) -> None:
     assert run.config_file.read_text().startswith("a: ")
 
 
+@pytest.mark.slow
 def test_the_texts_of_configurations_are_omegaconfs(tmp_path: Path) -> None:
     """Byte for byte, for every choice of every group; kept sections are not mixed up."""
     composer = Composer(None)

@@ -15,6 +15,7 @@ from kindling.system.errors import InputError
 from tests.helpers.commands import Train
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_read_are_skipped_and_listed(train: Train, tmp_path: Path) -> None:
     good = train()
     empty = tmp_path / "empty"
@@ -41,6 +42,7 @@ def test_runs_that_cannot_be_read_are_skipped_and_listed(train: Train, tmp_path:
         write_report([tmp_path / "absent", good.folder])
 
 
+@pytest.mark.slow
 def test_a_committee_in_the_folder_of_its_sweep_is_not_a_trial(
     train: Train, tmp_path: Path
 ) -> None:

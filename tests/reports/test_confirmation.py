@@ -301,6 +301,7 @@ def test_the_page_has_a_row_for_each_setting(tmp_path: Path) -> None:
         assert (found.folder / name).stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_page_is_drawn_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     """On a phone too; texts of strangers are texts."""
     sweep = "<script>document.title='had'</script>"
@@ -325,6 +326,7 @@ def test_the_page_is_drawn_in_a_browser(browser: Browser, tmp_path: Path) -> Non
                 assert 0 < bar["bottom"] <= plot["top"]
 
 
+@pytest.mark.slow
 def test_tables_of_several_keys_fit_a_wide_window(browser: Browser, tmp_path: Path) -> None:
     """Names and intervals have several lines before a column would be cut."""
     keys = ("optimizer.lr", "optimizer.momentum", "optimizer.weight_decay", "model.dropout")

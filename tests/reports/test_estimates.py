@@ -165,6 +165,7 @@ def test_no_value_gives_no_chances() -> None:
     assert chances_to_be_best(np.array([[0.5], [0.6]])) == [1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 20])
 def test_intervals_cover_the_truth(seeds: int) -> None:
     """Of simulated confirmations with known means, 95% of the intervals hold the truth, of the
@@ -187,6 +188,7 @@ def test_intervals_cover_the_truth(seeds: int) -> None:
     assert held / simulations == pytest.approx(0.95, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.05, 1.0], ids=["folds matter", "seeds matter"])
 def test_with_folds_intervals_cover_the_truth(noise: float) -> None:
     """As above, for cross-validations of 8 seeds on 4 folds. A setting shrinks the mean of its
@@ -214,6 +216,7 @@ def test_with_folds_intervals_cover_the_truth(noise: float) -> None:
     assert (held < simulations).all()
 
 
+@pytest.mark.slow
 def test_the_first_of_equal_settings_is_seldom_called_better() -> None:
     """In at most 5% of simulated confirmations of four equal settings, although the values decide
     which setting is the first. Without the correction it would be more than 15%."""

@@ -74,6 +74,7 @@ def cells(page: str) -> list[list[str]]:
     return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_sweep(sweep: Path) -> None:
     assert f"<h1>{sweep}</h1>" in content(sweep)
     write_labels(sweep, name="wide")
@@ -152,6 +153,7 @@ def test_a_single_run(tmp_path: Path, finished: Run) -> None:
     assert "Nothing trains at the moment." in content(run.folder)
 
 
+@pytest.mark.slow
 def test_a_strangers_folder_cannot_inject(sweep: Path, browser: Browser) -> None:
     Run(sweep / "1").overrides_file.write_text(json.dumps([f"seed={EVIL}"]))
     Run(sweep / "2").write_result({"status": "failed", "error": EVIL})
@@ -177,6 +179,7 @@ def test_a_strangers_folder_cannot_inject(sweep: Path, browser: Browser) -> None
     shown.close()
 
 
+@pytest.mark.slow
 def test_without_plotly_the_page_has_no_curves(
     sweep: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +196,7 @@ def test_without_plotly_the_page_has_no_curves(
         assert page.locator("[role=alert]").is_hidden()
 
 
+@pytest.mark.slow
 def test_the_page_updates_itself(
     sweep: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +309,7 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
         serve_live([tmp_path / "absent"], 0)
 
 
+@pytest.mark.slow
 def test_the_command_ends_in_good_order(sweep: Path) -> None:
     command = [sys.executable, "-m", "src.report", str(sweep), "--live"]
     started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -17,6 +17,7 @@ from kindling.reports.model_pictures import (
 from tests.helpers.commands import Train
 
 
+@pytest.mark.slow
 def test_augmented_samples_are_shown(train: Train) -> None:
     """For a run with augmentation: the samples unchanged, and each with different changes."""
     plain, run = (train(f"augmentation={choice}") for choice in ("none", "digits"))

@@ -78,6 +78,7 @@ class Tables(HTMLParser):
             self.rows[-1][-1] += data
 
 
+@pytest.mark.slow
 def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     page = (sweep / "report.html").read_text()
     rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
@@ -124,6 +125,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     assert "reason" not in header
 
 
+@pytest.mark.slow
 def test_the_headline_of_repeated_settings_is_the_best_mean(sweep: Path) -> None:
     """The best of all trials owes a part of its value to its seed."""
     page = (sweep / "report.html").read_text()
@@ -156,6 +158,7 @@ def test_a_note_about_seconds_needs_a_column_of_seconds(sweep: Path) -> None:
     assert ("seconds" in table.rows[0], table.note) == (True, SHARED_TIME)
 
 
+@pytest.mark.slow
 def test_a_large_sweep_shows_its_first_rows(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +231,7 @@ def test_pictures_lie_beside_the_page(sweep: Path) -> None:
             assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
 
 
+@pytest.mark.slow
 def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     runs = [train(), train("model=logistic_regression", "optimizer.lr=0.05")]
     page = write_report([run.folder for run in runs])
@@ -259,6 +263,7 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
         assert f">{count}</text>" in drawn
 
 
+@pytest.mark.slow
 def test_each_data_set_has_its_own_section(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +302,7 @@ def test_each_data_set_has_its_own_section(
     }
 
 
+@pytest.mark.slow
 def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: Path) -> None:
     arguments = (
         "-m",
@@ -327,6 +333,7 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     assert "<h1>A sweep over seed on digits, toy: 4 trials</h1>" in page
 
 
+@pytest.mark.slow
 def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_path: Path) -> None:
     """The best epoch so far comes from the history; the reason is a signal, an error or a step."""
     runs = {name: train("trainer.max_epochs=4") for name in ("SIGTERM", "failed", "early", "went")}
@@ -358,6 +365,7 @@ def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_
     assert shown[runs["early"].folder.name]["val/acc"] == "–"
 
 
+@pytest.mark.slow
 def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None:
     run = train("model=logistic_regression")
     mine = run.folder / "report.html"
@@ -372,6 +380,7 @@ def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None
         write_report([run.folder], tmp_path / "x.pdf")
 
 
+@pytest.mark.slow
 def test_a_report_of_several_paths_replaces_no_other_report(
     finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +472,7 @@ def test_a_sweep_and_its_confirmation_are_titled_by_the_sweep(sweep: Path, tmp_p
     assert "confirmation" in title_of(collect([confirmed / "confirm"]))
 
 
+@pytest.mark.slow
 def test_a_model_is_told_with_all_its_settings(train: Train) -> None:
     """A legend has no room for all; the line of the model has."""
     run = train("optimizer.momentum=0.25", "optimizer.weight_decay=0.0001", "trainer.max_epochs=1")
@@ -472,6 +482,7 @@ def test_a_model_is_told_with_all_its_settings(train: Train) -> None:
     assert len(line) > 100
 
 
+@pytest.mark.slow
 def test_a_run_is_called_by_its_name_else_by_data_and_model(train: Train, tmp_path: Path) -> None:
     named, plain = train("name=wide"), train("model.hidden_sizes=[16]")
     for runs, title in (
@@ -487,6 +498,7 @@ def test_a_run_is_called_by_its_name_else_by_data_and_model(train: Train, tmp_pa
     assert f"<li>fit {seconds:.2f} s</li>" in page.read_text()
 
 
+@pytest.mark.slow
 def test_texts_of_strangers_are_escaped(train: Train) -> None:
     """Also in the data of the charts."""
     run = train("model=logistic_regression")
@@ -516,6 +528,7 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
     assert not (copy / "report" / "sweep1-time.png").exists()
 
 
+@pytest.mark.slow
 def test_trials_that_halving_has_dropped_are_counted(sweep: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(sweep, tmp_path / "copy")
     for number in (2, 5):
@@ -533,6 +546,7 @@ def test_trials_that_halving_has_dropped_are_counted(sweep: Path, tmp_path: Path
 # --- as people see it --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Path) -> None:
     with opened(browser, (sweep / "report.html").as_uri()) as page:
         table = page.locator("#sweep1-table")
@@ -562,6 +576,7 @@ def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Pa
         assert count == f"{len(having)} of 8 rows"
 
 
+@pytest.mark.slow
 def test_a_faded_edge_tells_that_a_table_goes_on(browser: Browser, sweep: Path) -> None:
     """Below and on the right, until the last row and the last column are in view."""
     faded = """each => ["--right", "--below"].map(
@@ -583,6 +598,7 @@ def test_a_faded_edge_tells_that_a_table_goes_on(browser: Browser, sweep: Path) 
         assert edges() == [False, True]
 
 
+@pytest.mark.slow
 def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: Path) -> None:
     """The charts take the place of the pictures. Their buttons send nothing anywhere."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
@@ -636,6 +652,7 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         assert accuracy == f"{Run(sweep / number).history[2]['val/acc']:.2%}"
 
 
+@pytest.mark.slow
 def test_cards_of_a_model_leave_no_gap(browser: Browser, train: Train) -> None:
     """Two columns end at the same height; the card below has the whole width, and so has a card on
     a phone."""
@@ -664,6 +681,7 @@ def _require_no_gap(browser: Browser, page: str, width: int) -> None:
         assert box[row[-1]]["right"] == pytest.approx(box["confusion"]["right"], abs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 800, 1200])
 def test_the_legend_of_curves_is_never_cut(browser: Browser, sweep: Path, width: int) -> None:
     """Its values are what tells the curves of a few trials apart."""
@@ -694,6 +712,7 @@ def test_the_legend_of_curves_is_never_cut(browser: Browser, sweep: Path, width:
     assert lowest < min(tops)
 
 
+@pytest.mark.slow
 def test_means_over_seeds_count_each_seed_once(
     browser: Browser, sweep: Path, tmp_path: Path
 ) -> None:
@@ -723,6 +742,7 @@ def test_means_over_seeds_count_each_seed_once(
 CHART = "name => { const {data, layout} = document.querySelector(`${name} .chart`); return %s; }"
 
 
+@pytest.mark.slow
 def test_parallel_coordinates_leave_out_seeds(browser: Browser, sweep: Path) -> None:
     """Nobody chooses them. A line per trial goes through the places of its settings."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
@@ -758,6 +778,7 @@ def test_parallel_coordinates_leave_out_seeds(browser: Browser, sweep: Path) -> 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Path) -> None:
     """The learning rates are pretended to be others."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
@@ -777,6 +798,7 @@ def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Pa
     assert (width["type"], width["tickvals"], width["range"]) == ("linear", [8, 16], [4, 20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
 def test_ticks_of_a_logarithmic_axis_are_few_whole_numbers(
     width: int, browser: Browser, sweep: Path
@@ -810,6 +832,7 @@ def test_ticks_of_a_logarithmic_axis_are_few_whole_numbers(
     assert {"0.02", "0.05", "0.1", "0.2"} <= {*losses}
 
 
+@pytest.mark.slow
 def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -> None:
     """Of very many trials, some are far worse than most. No trial is lost, nor its value."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
@@ -838,6 +861,7 @@ def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -
     assert legend == ["below the axis"]
 
 
+@pytest.mark.slow
 def test_a_hidden_chart_is_no_error(browser: Browser, sweep: Path) -> None:
     """Its width is 0."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
@@ -855,6 +879,7 @@ def test_a_page_without_scripts_has_all_pictures(browser: Browser, sweep: Path) 
     page.close()
 
 
+@pytest.mark.slow
 def test_a_page_without_plotly_has_all_pictures(
     browser: Browser, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -873,6 +898,7 @@ def test_a_page_without_plotly_has_all_pictures(
         assert first.inner_text() == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_page_fits_its_window_in_light_and_dark(
     browser: Browser, sweep: Path, width: int, tmp_path: Path

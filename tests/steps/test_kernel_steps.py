@@ -191,6 +191,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_run_is_that_of_the_closed_form(recipe: str, on_a_gpu: None, tmp_path: Path) -> None:
     common = (*SMALL, "optimizer.lr=0.2", *RECIPES[recipe])
@@ -204,6 +205,7 @@ def test_a_run_is_that_of_the_closed_form(recipe: str, on_a_gpu: None, tmp_path:
             assert row[name] == pytest.approx(expected[name], abs=2e-3)
 
 
+@pytest.mark.slow
 def test_a_stack_is_its_single_runs(on_a_gpu: None, tmp_path: Path) -> None:
     """To the last bit, whatever the widths and seeds of the others are."""
     configs = [
@@ -216,6 +218,7 @@ def test_a_stack_is_its_single_runs(on_a_gpu: None, tmp_path: Path) -> None:
         assert all(value.equal(weights(run)[name]) for name, value in weights(alone).items())
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(
     on_a_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +333,7 @@ def test_no_failure_of_the_kernel_ends_a_run(error: Exception, on_a_gpu: None) -
             torch.testing.assert_close(value, other, atol=0 if good < 4 else 1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_run_whose_kernel_failed_goes_on_by_closed_form(
     on_a_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +356,7 @@ def test_a_run_whose_kernel_failed_goes_on_by_closed_form(
     assert fingerprint(run) == fingerprint(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 5])
 def test_another_machine_without_a_kernel_goes_on(
     every: int, on_a_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -395,6 +400,7 @@ def test_a_stack_whose_kernel_failed_may_shrink(
     assert distance(good, alone) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_trial_that_diverges_leaves_the_others(on_a_gpu: None, tmp_path: Path) -> None:
     configs = [compose(*SMALL, f"optimizer.lr={rate}") for rate in (0.05, 1e12)]
     good, bad = fit_stack(configs, [tmp_path / "good", tmp_path / "bad"], tmp_path / "stack")

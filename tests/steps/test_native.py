@@ -133,6 +133,7 @@ def with_blocks(config: Config, size: int) -> Config:
     return config.model_copy(update={"trainer": trainer})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(12))
 def test_neighbours_order_threads_and_blocks_change_no_bit(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +161,7 @@ def test_neighbours_order_threads_and_blocks_change_no_bit(
         assert [other.result[name] for name in names] == [runs[1].result[name] for name in names]  # type: ignore[literal-required]
 
 
+@pytest.mark.slow
 def test_copied_blocks_and_workers_change_no_bit(tmp_path: Path) -> None:
     common = (*SMALL, "model.dropout=0.2", "model.noise=0.3", "optimizer=adamw")
     resident = fit(compose(*common), tmp_path / "resident")

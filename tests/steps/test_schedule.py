@@ -117,6 +117,7 @@ def test_plateaus_are_those_of_torch(mode: Literal["max", "min"], seed: int) -> 
     assert schedule(10) == schedule(11)  # what comes later changes no earlier rate
 
 
+@pytest.mark.slow
 def test_a_run_follows_its_own_plateaus(tmp_path: Path) -> None:
     """Each trial of a stack its own; a run that is killed and resumed has the same rates."""
     common = (*SMALL, "scheduler=plateau", "scheduler.patience=0", "scheduler.factor=0.5",

@@ -157,6 +157,7 @@ def test_a_run_equals_a_plain_loop(case: str, step: str, train: Train) -> None:
         assert torch.allclose(trained[f"model.{name}"], value, rtol=0, atol=tolerance), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
     "overrides",
@@ -189,6 +190,7 @@ def test_progress_and_log_settings_change_nothing(train: Train) -> None:
     assert same(quiet, loud)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(train: Train) -> None:
     workers = ["data.loader=workers", "data.num_workers=2", "data.persistent_workers=true"]
     assert same(train("model.dropout=0.2"), train("model.dropout=0.2", *workers))

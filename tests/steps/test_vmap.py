@@ -196,6 +196,7 @@ def test_a_model_that_vmap_does_not_take_is_told(
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.slow
 def test_rounding_is_no_difference() -> None:
     """In float32 a batch norm of two samples made 1 of 40 such models seem different."""
     for seed in range(100):
@@ -220,6 +221,7 @@ CNN = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -256,6 +258,7 @@ def _choice(recipe: tuple[str, ...], number: int) -> list[str]:
     return [f"{key}={values.split(',')[number % 2]}" for key, values in pairs]
 
 
+@pytest.mark.slow
 def test_a_stack_that_is_killed_at_every_checkpoint_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

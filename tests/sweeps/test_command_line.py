@@ -45,6 +45,7 @@ def _door(folder: Path, argument: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 def test_faults_cost_no_torch_and_exit_with_2(tmp_path: Path) -> None:
     done = _door(tmp_path, "model.hiden=1")
     assert done.stdout == "2\nFalse\n"
@@ -52,6 +53,7 @@ def test_faults_cost_no_torch_and_exit_with_2(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_help_lists_groups_and_costs_no_torch(tmp_path: Path) -> None:
     done = _door(tmp_path, "--help")
     assert done.stdout.startswith("usage: python -m src.train ")

@@ -28,6 +28,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_the_command(command: Command, tmp_path: Path) -> None:
     swept = ("optimizer.lr=0.01,0.3", "seed=0,1")
     root = logging.getLogger()
@@ -110,6 +111,7 @@ def test_a_trial_that_fails_is_a_row() -> None:
 OWN = (*RECIPE, "trainer.max_epochs=2")
 
 
+@pytest.mark.slow
 def test_trials_of_a_module_train_as_one_stack() -> None:
     """With the weights of single runs, up to rounding."""
     rows = kindling.sweep(*OWN, "optimizer.lr=0.01,0.03", "seed=0,1", model=plain, data=(X, Y))
@@ -127,6 +129,7 @@ def test_trials_of_a_module_train_as_one_stack() -> None:
             torch.testing.assert_close(fused[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["fused", "basic"])
 def test_a_trial_that_trains_alone_has_the_bits_of_its_single_run(launcher: str) -> None:
     """trainer.step=autograd, and a launcher that makes no stacks."""
@@ -161,6 +164,7 @@ def test_folds_of_arrays() -> None:
     assert sum(Run(row["folder"]).result["data"]["val"] for row in rows) == 160
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_of_a_module_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def swept(folder: str, *more: str, data: Any = (X, Y)) -> list[dict[str, Any]]:
         typed = ("checkpoint.every_n_epochs=1", "seed=0,1", *more)
@@ -198,6 +202,7 @@ def test_an_interrupted_sweep_says_what_to_call(monkeypatch: pytest.MonkeyPatch)
         assert found[1] == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digest", ["123456789012", "123456789e12", "000000000000"])
 def test_digests_that_look_like_numbers_and_names_of_inner_classes(
     digest: str, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ class Noted(Callback):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
 def test_callbacks_are_called(launcher: str, cold_command: Command, tmp_path: Path) -> None:
     (tmp_path / "own" / "experiment").mkdir(parents=True)
@@ -46,6 +47,7 @@ def test_callbacks_are_called(launcher: str, cold_command: Command, tmp_path: Pa
     assert "    - seed=zip(1,2)\n" in record
 
 
+@pytest.mark.slow
 def test_values_of_the_sweeper_itself(command: Command, tmp_path: Path) -> None:
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "mine.yaml").write_text(
@@ -78,6 +80,7 @@ def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
         assert f"trial {seed} of 2, in here/{number}: {settings}\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_sweepers_get_the_monitored_values(tmp_path: Path) -> None:
     script = f"""
 import sys; sys.path[:0] = {PATHS}

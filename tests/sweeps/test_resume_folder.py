@@ -32,6 +32,7 @@ def test_resume_from_the_command_line(command: Command, tmp_path: Path) -> None:
     assert fingerprint(run) == fingerprint(fit(run.config, tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_faults_of_resume_cost_no_torch(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

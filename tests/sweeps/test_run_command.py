@@ -83,6 +83,7 @@ def test_composed_and_checked_once(
     assert trained == [*command[0].points]
 
 
+@pytest.mark.slow
 def test_a_sweep_from_the_command_line(command: Command, tmp_path: Path) -> None:
     points = ["model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=1,2"]
     arguments = ["-m", "hydra/launcher=fused", *SMALL, *points, "hydra.sweep.dir=here"]
@@ -175,6 +176,7 @@ def test_a_name_that_another_run_has(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_the_report_of_a_sweep_has_no_charts_where_plotly_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +190,7 @@ def test_the_report_of_a_sweep_has_no_charts_where_plotly_is_missing(
     assert "The pictures are not interactive, because plotly is not installed; type" in told
 
 
+@pytest.mark.slow
 def test_the_report_of_a_sweep_repeats_nothing_about_its_data(warm: Warm, tmp_path: Path) -> None:
     """The categories of a table are told when training begins, and not below the results."""
     rows = [f"{n},{('Rome', 'Oslo')[n % 2]},{n % 3}" for n in range(30)]
@@ -200,6 +203,7 @@ def test_the_report_of_a_sweep_repeats_nothing_about_its_data(warm: Warm, tmp_pa
     assert [line.split(": ")[0] for line in lines[-2:]] == ["table", "report"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [SMALL, (*SMALL, "hydra.run.dir=a/b/c"), ("-m", *SMALL, "seed=1,2"),
@@ -255,6 +259,7 @@ disable_existing_loggers: false
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "begins"), [("plain", "plain"), ("${hydra.job.num}:", "1:")])
 def test_a_log_of_ones_own(command: Command, tmp_path: Path, text: str, begins: str) -> None:
     file = tmp_path / "own" / "hydra" / "job_logging" / "mine.yaml"

@@ -252,6 +252,7 @@ class KilledError(Exception):
     """Stands for a process that is gone."""
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = grid(
         WIDTHS,
@@ -343,6 +344,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "halving"), [("best", None), ("2", None), ("3", 2)])
 def test_what_stays_of_a_trial(
     keep: str, halving: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def test_faults_of_a_point_name_its_trials() -> None:
     assert "trials 2, 3: optimizer.lr=-1: must be greater than 0" in text
 
 
+@pytest.mark.slow
 def test_faults_cost_no_torch_and_exit_with_2() -> None:
     require_told_without_torch(
         "train",
@@ -121,6 +122,7 @@ def single_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     ]
 
 
+@pytest.mark.slow
 def test_trials_are_their_single_runs_and_are_resumed(
     single_runs: list[Run], command: Command, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_training_imports_no_more_than_it_uses(
     assert len(found) < 2_100 or used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "used"), [("evaluate", set()), ("report", {"matplotlib", "scipy"}), ("runs", set())]
 )
@@ -104,6 +105,7 @@ assert {"AUROC", "MeanMetric", "functional"} <= {*names} & {*dir(torchmetrics)}
     assert told(program) == "0.75"
 
 
+@pytest.mark.slow
 def test_going_through_all_modules_imports_nothing() -> None:
     """As unittest does, to find warnings that were given before."""
     program = """
@@ -272,6 +274,7 @@ print(pl.Trainer.__name__)
     assert told(program) == "Trainer"
 
 
+@pytest.mark.slow
 def test_the_loader_of_lightning_is_its_own() -> None:
     """Python's tools ask it for the source."""
     program = """

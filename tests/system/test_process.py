@@ -87,6 +87,7 @@ UNUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "unused"),
     [
@@ -107,6 +108,7 @@ def test_a_command_imports_nothing_heavy_that_it_may_not_use(
     assert _printed(f"import sys, {modules}\nprint({unused} & set(sys.modules))") == "set()\n"
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_never_collected() -> None:
     """The objects are in the generation that the collector leaves alone. Later objects are not."""
     code = (

@@ -105,6 +105,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
     place.run("src.warm", "--stop")
 
 
+@pytest.mark.slow
 def test_a_run_and_its_evaluation_are_those_of_commands_by_themselves(
     place: Place, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_run_and_its_evaluation_are_those_of_commands_by_themselves(
     assert told[0].returncode == told[1].returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -197,6 +199,7 @@ def test_the_state_of_a_process(seed: int, place: Place, tmp_path: Path) -> None
     assert hot["descriptors"][str(number)].endswith("/open")
 
 
+@pytest.mark.slow
 def test_streams(place: Place) -> None:
     """Piped input, a reader that goes away, and an output that is full."""
     assert place.run("src.train", *SMALL, "hydra.run.dir=kept").returncode == 0
@@ -256,6 +259,7 @@ def test_a_signal_stops_a_run_in_good_order(number: int, status: int, place: Pla
         assert Run(place.folder / f"signal{number}").result["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_killed(place: Place) -> None:
     with trains(place, "killed") as (process, child):
         process.kill()
@@ -270,6 +274,7 @@ def test_a_command_ends_by_the_signal_that_ends_it(place: Place) -> None:
         assert process.wait(timeout=300) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_stop_and_go_on(place: Place) -> None:
     """By signals that no program can catch."""
     with trains(place, "stopped") as (process, child):
@@ -285,6 +290,7 @@ def state_of(number: int) -> str:
     return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.slow
 def test_the_keys_of_a_terminal(place: Place) -> None:
     """A shell with job control: Ctrl-Z, fg, Ctrl-C."""
     shell, terminal = pty.fork()

@@ -125,6 +125,7 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @CASES
 def test_a_run_is_that_of_plain_torch(loss: str, labels: int, each: int, project: Path) -> None:
     done = python(project, "-c", SMALL + PLAIN, loss, str(labels), str(each))
@@ -133,6 +134,7 @@ def test_a_run_is_that_of_plain_torch(loss: str, labels: int, each: int, project
     assert r2 > -5
 
 
+@pytest.mark.slow
 @CASES
 def test_fused_trials_are_those_of_single_runs(
     loss: str, labels: int, each: int, project: Path
@@ -142,6 +144,7 @@ def test_fused_trials_are_those_of_single_runs(
     assert "fused vmap" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "labels"), [("poisson", 1), ("gaussian", 2)])
 def test_commands_know_the_numbers(loss: str, labels: int, project: Path) -> None:
     """A committee, its spread, an export and a report."""
@@ -189,6 +192,7 @@ def test_faults_of_a_registration(arguments: dict[str, object], told: str) -> No
     assert registry.place("regression.loss", "mine") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "told"),
     [

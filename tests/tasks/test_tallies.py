@@ -111,6 +111,7 @@ SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*ill-defined")
 @pytest.mark.filterwarnings("ignore:.*values do not sum to one")
 @pytest.mark.parametrize("classes", [2, 3, 20])

@@ -139,6 +139,7 @@ def test_a_base_of_other_sizes(base: Run) -> None:
         load_weights(model, config)
 
 
+@pytest.mark.slow
 def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
     assert command("src.train", *SMALL, *DEEP, "name=base").returncode == 0
     done = command("src.train", *SMALL, *DEEP, "start_from=base", "freeze=layers.0")

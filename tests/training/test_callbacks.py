@@ -181,6 +181,7 @@ def comparable(callbacks: Sequence[Callback]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 def test_killed_at_every_checkpoint_a_run_and_its_callbacks_end_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +203,7 @@ def test_killed_at_every_checkpoint_a_run_and_its_callbacks_end_the_same(
     assert list(Run(folder).history[0]) == list(whole.history[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["EarlyStopping", "Counter", "Logs", "StopsItself", "History"])
 def test_killed_at_any_hook_a_run_and_its_callbacks_end_the_same(name: str, tmp_path: Path) -> None:
     whole = fit(config(), tmp_path / "whole", callbacks=LISTS[name]())
@@ -548,6 +550,7 @@ def test_a_run_without_its_callback_is_told(
     assert "callbacks: Counter: the run had this callback, and goes on without it" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_older_than_these_fields_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ def assert_same(config: Config, folder: Path) -> str:
     return "trained"
 
 
+@pytest.mark.slow
 @given(made=runs())
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -254,6 +255,7 @@ def test_what_the_engine_does_not_train_is_left_to_fit(override: str) -> None:
     assert train_in_memory(held(override), WHERE) is None
 
 
+@pytest.mark.slow
 def test_lightning_is_not_imported() -> None:
     """It would take as long as a hundred such runs."""
     script = """

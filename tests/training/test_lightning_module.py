@@ -40,6 +40,7 @@ def train(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return python(folder, "-m", "src.train", *arguments)
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_each_epoch_ends_as_an_undisturbed_one(installed: Path) -> None:
     """With one optimizer or several, own and foreign data, measures, callbacks, streams."""
     for name, found in scenario(installed, "resumed").items():
@@ -47,6 +48,7 @@ def test_a_run_killed_after_each_epoch_ends_as_an_undisturbed_one(installed: Pat
         assert found["epochs"] == {"template": 6, "swa": 5, "early": 2}.get(name, 4)
 
 
+@pytest.mark.slow
 def test_a_signal_within_an_epoch(installed: Path) -> None:
     """The run goes on from the last epoch. A run with more epochs is as one that had them."""
     found = scenario(installed, "interrupted")
@@ -56,6 +58,7 @@ def test_a_signal_within_an_epoch(installed: Path) -> None:
         assert re.match(r"stopped after 2 epochs, \d+ steps; to go on, type\n  ", told)
 
 
+@pytest.mark.slow
 def test_the_templates_parts_train_as_by_lightning_alone(installed: Path) -> None:
     found = scenario(installed, "plain_lightning")
     assert len(found["same"]) == 9
@@ -68,6 +71,7 @@ def test_the_templates_parts_train_as_by_lightning_alone(installed: Path) -> Non
     assert found["lr"][0] == found["lr"][1]
 
 
+@pytest.mark.slow
 def test_what_modules_that_cannot_train_are_told(installed: Path) -> None:
     found = scenario(installed, "told")
     assert found.pop("nan") == ["diverged", 12, 1]
@@ -111,6 +115,7 @@ def test_two_ranks_train_as_one_with_twice_the_batch_size(installed: Path) -> No
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_keys_of_lightnings_trainer(installed: Path) -> None:
     """60 samples of 240 are a batch of the template's data; 1,150 of the digits are 12 batches."""
     found = scenario(installed, "keys")
@@ -140,6 +145,7 @@ def test_the_keys_of_lightnings_trainer(installed: Path) -> None:
     assert found["anomaly"].startswith("Function 'MulBackward0' returned nan values")
 
 
+@pytest.mark.slow
 def test_lightnings_callbacks(installed: Path) -> None:
     found = scenario(installed, "callbacks")
     assert found["file"] == f"mine-epoch={found['epoch'] - 1}.ckpt"
@@ -151,6 +157,7 @@ def test_lightnings_callbacks(installed: Path) -> None:
     assert averaged != pytest.approx(plain, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_and_its_folder(installed: Path) -> None:
     done = train(installed, *TEMPLATE, *SHORT, "checkpoint.monitor=val/acc_best",
                  "hydra.run.dir=run")  # fmt: skip
@@ -191,6 +198,7 @@ def test_a_run_and_its_folder(installed: Path) -> None:
     assert "val/acc_best" in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_sweep_with_an_executor_and_a_trial_that_raises(installed: Path) -> None:
     done = train(
         installed, "-m", "hydra/launcher=fused", "hydra.launcher.executor=local", *ODD, *SHORT,
@@ -210,6 +218,7 @@ def test_a_sweep_with_an_executor_and_a_trial_that_raises(installed: Path) -> No
     assert f"best val_loss {float(best['val_loss']):.4f}" in done.stdout
 
 
+@pytest.mark.slow
 def test_commands_about_runs_of_foreign_data(installed: Path) -> None:
     """What needs a model of Kindling's own steps is refused in a line."""
     words = (*ODD, "model.kind=words", "data=tokens", *SHORT)
@@ -223,6 +232,7 @@ def test_commands_about_runs_of_foreign_data(installed: Path) -> None:
     assert "run: model=odd is a LightningModule, which no bundle repeats" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_search_over_a_key_of_the_module(installed: Path) -> None:
     done = python(
         installed, "-m", "src.search", *TEMPLATE, *SHORT, "model.lr=interval(0.0001,0.1)",
@@ -266,6 +276,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 def test_faults_are_told_before_torch_is_imported(installed: Path) -> None:
     cases = {(*ODD, key): text for key, text in REFUSED.items()} | OTHERS
     script = f"""

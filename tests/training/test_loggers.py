@@ -174,6 +174,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, database: Path, reached: list[
     return fit(compose(*SMALL, *DROPPED, *overrides), folder)
 
 
+@pytest.mark.slow
 def test_each_holds_the_history_under_its_names(run: Run, database: Path) -> None:
     expected = from_history(run)
     assert set(expected) == {*HISTORY, "val/f1"} - {"step"}
@@ -194,6 +195,7 @@ def test_each_holds_the_history_under_its_names(run: Run, database: Path) -> Non
     assert [last[name] for name in names] == [run.result[name] for name in names]
 
 
+@pytest.mark.slow
 def test_each_holds_the_hyperparameters(run: Run, database: Path) -> None:
     expected = {
         "seed": 0, "model.hidden_sizes": "[16,8]", "model.dropout": 0.3, "optimizer.lr": 0.5,
@@ -285,6 +287,7 @@ def test_nothing_is_reached_but_this_machine(run: Run, reached: list[Any]) -> No
     assert "environment" not in kinds  # for which a cloud's metadata server is asked
 
 
+@pytest.mark.slow
 def test_a_run_is_one_folder_and_a_file_may_be_shared(
     run: Run, database: Path, tmp_path: Path, train: Train
 ) -> None:
@@ -360,6 +363,7 @@ def _each_epoch_once(run: Run, database: Path, epochs: list[int]) -> None:
     assert {name: kept[name] for name in expected} == expected
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_told_apart(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

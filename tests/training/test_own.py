@@ -102,6 +102,7 @@ def test_arrays_alone_and_a_model_alone(tmp_path: Path) -> None:
     assert open_trained(run.folder, digits).labels == tuple("0123456789")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["function", "module"])
 def test_killed_at_every_checkpoint_it_ends_with_the_same_bits(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -274,6 +275,7 @@ def test_a_module_that_fails_later_is_unchanged_and_shows_its_own_code(tmp_path:
     assert len([entry for entry in told.traceback if "/kindling/" in str(entry.path)]) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Net, Late])
 def test_nothing_of_the_program_is_kept(model: Callable[[], nn.Module], tmp_path: Path) -> None:
     net, x = model(), X.copy()

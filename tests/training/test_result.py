@@ -120,6 +120,7 @@ def test_a_run_that_learns_nothing_says_so(
     assert (told or "") in caplog.text
 
 
+@pytest.mark.slow
 def test_the_phases_do_not_overlap(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening the loggers counts as setup, though Lightning does that when it fits."""
 

@@ -147,6 +147,7 @@ def test_gradients_between_two_steps_are_part_of_it(
     assert own["metrics"][0].shape == (4, 1)  # the losses of four batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["auto", "closed_form"])
 def test_a_stack_killed_at_every_checkpoint(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -358,6 +359,7 @@ def test_out_of_memory_says_what_to_try(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(
     stopped: tuple[Config, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

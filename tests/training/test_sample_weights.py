@@ -115,6 +115,7 @@ def test_weights_of_one_change_nothing(tmp_path: Path) -> None:
         assert values(run) == pytest.approx(values(plain), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_killed_run_with_weights_ends_as_an_undisturbed_one(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

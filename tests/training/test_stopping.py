@@ -146,6 +146,7 @@ def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
     assert fit(more, run.folder, resume=True).result["epochs"] == ends  # it is out of patience
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -186,6 +187,7 @@ def test_trials_of_a_stack_end_as_their_single_runs_do(
     assert len(ends) >= 3  # the stack was cut more than once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "halving", "threads"),
     [
@@ -227,6 +229,7 @@ def test_a_shrinking_stack_that_is_killed_at_every_checkpoint(
         assert fingerprint(Run(tmp_path / "killed" / str(number))) == fingerprint(run)
 
 
+@pytest.mark.slow
 def test_halving_drops_the_worse_and_changes_no_other(tmp_path: Path) -> None:
     common = (*SMALL, "trainer.max_epochs=5", "scheduler=none")
     configs = [
@@ -278,6 +281,7 @@ def _chosen(config: Config) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 def test_halving_from_the_command_line(command: Command) -> None:
     sweep = ("-m", "hydra/launcher=fused", *SMALL, "optimizer.lr=0.001,0.1")
     wrong = command("src.train", *sweep, "hydra.launcher.halving=1")
@@ -289,6 +293,7 @@ def test_halving_from_the_command_line(command: Command) -> None:
     assert "trial  status      optimizer.lr" in done.stdout
 
 
+@pytest.mark.slow
 def test_max_time_ends_a_run_early(train: Train) -> None:
     run = train("trainer.max_epochs=100000", "trainer.max_time='00:00:00:01'")
     assert 1 <= run.result["epochs"] < 100_000

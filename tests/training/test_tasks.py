@@ -212,6 +212,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(
     assert whole.result["best"] == resumed.result["best"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["auto", "closed_form", "vmap"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_fused_trials_have_the_bits_of_single_runs(loss: str, step: str, tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_the_digest_is_of_names_types_shapes_and_values() -> None:
     assert OwnArrays(data=(X.copy(), Y.tolist())).digest in digests
 
 
+@pytest.mark.slow
 def test_nothing_stays_when_the_configuration_is_gone() -> None:
     own = OwnArrays(data=(X, Y))
     config = section(data=(X, Y)).holding(own)

@@ -280,6 +280,7 @@ def test_faults_of_columns_and_classes_are_reported_together(tmp_path: Path) -> 
     assert "column kind: 1 of 2 cells is empty" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
 def test_a_table_trains_well_by_default(name: str, tmp_path: Path) -> None:
     bunch = getattr(sklearn.datasets, f"load_{name}")()

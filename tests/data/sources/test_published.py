@@ -178,6 +178,7 @@ def test_a_missing_file_among_others_is_named(
         read_idx_set("mnist", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "folder", "third"),
     [("fashion_mnist", "FashionMNIST", "Pullover"), ("kmnist", "KMNIST", "su")],
@@ -258,6 +259,7 @@ def test_cifar_is_what_torchvision_reads(
     assert (len(source.train), len(source.test)) == (2 * batches, 2)
 
 
+@pytest.mark.slow
 def test_a_recipe_of_mnist_trains_on_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _cifar(tmp_path, monkeypatch, "CIFAR10", "labels")
     recipe = ("experiment=mlp_tuned", "trainer=cpu", "trainer.max_epochs=1")

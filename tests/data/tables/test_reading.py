@@ -157,6 +157,7 @@ def outcome(path: Path) -> object:
     return texts_of(table), [*table.lines], table.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separator", ",;\t|")
 def test_polars_reads_what_python_reads(
     separator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -331,6 +331,7 @@ def test_a_full_disk_leaves_no_folder(
     assert not (tmp_path / "new" / "c").exists()
 
 
+@pytest.mark.slow
 @dead_leave_files_open
 def test_killed_at_every_call_that_writes(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ def ask(path: Path, inputs: torch.Tensor) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", ["onnx", "torch"])
 def test_exports_take_raw_bytes(
     format_: FormatName, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +71,7 @@ def open_source_of(run: Run) -> Source:
     return open_source(run.config.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "formats"),
     [
@@ -103,6 +105,7 @@ def test_any_model_any_format(
             assert (found - expected).abs().max().item() == pytest.approx(done.difference, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train("data=mnist", f"data.root={mnist_root}", "trainer.max_epochs=1")
     done = export(plan(run.folder, "onnx", None, force=False))
@@ -190,6 +193,7 @@ def test_a_model_that_diverged(train: Train) -> None:
         exporters.compare(trained, open_source_of(run).test, trained.model)
 
 
+@pytest.mark.slow
 def test_an_operation_that_onnxruntime_lacks(train: Train) -> None:
     run = train("trainer.precision=64", "model.activation=gelu", "trainer.max_epochs=1")
     before = sorted(run.folder.iterdir())
@@ -224,6 +228,7 @@ def test_the_command(command: Command, run: Run, tmp_path: Path) -> None:
 # --- the files: the graph, the weights, and what is not in them -----------------------------------
 
 
+@pytest.mark.slow
 def test_a_graph_that_other_runtimes_read(files: dict[FormatName, Path]) -> None:
     model = onnx.load(files["onnx"])
     onnx.checker.check_model(model, full_check=True)
@@ -235,6 +240,7 @@ def test_a_graph_that_other_runtimes_read(files: dict[FormatName, Path]) -> None
     assert "Dropout" not in {node.op_type for node in model.graph.node}
 
 
+@pytest.mark.slow
 def test_a_file_names_nothing_of_this_machine(files: dict[FormatName, Path]) -> None:
     contents = [path.read_bytes() for path in files.values()]
     with zipfile.ZipFile(files["torch"]) as archive:

@@ -195,6 +195,7 @@ class Varied(nn.Module):
         return x.topk(2, 1).values + x.amin(1, keepdim=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_operators_of_ordinary_modules_are_trusted() -> None:
     shapes = {"x": {0: torch.export.Dim("N")}}

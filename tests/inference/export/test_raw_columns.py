@@ -168,6 +168,7 @@ NEW: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "output"),
     [

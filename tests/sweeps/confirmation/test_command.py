@@ -298,6 +298,7 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
 # --- what cannot be confirmed --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_line_without_torch(tmp_path: Path) -> None:
     sweep = str(pretended_sweep(tmp_path / "s", *POINTS))
     begun(tmp_path / "begun", 0)

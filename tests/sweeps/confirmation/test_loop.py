@@ -60,6 +60,7 @@ def cross_validated(tmp_path: Path) -> Path:
     return cross_validated_sweep(tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_a_confirmed_trial_equals_its_single_run(sweep: Path, tmp_path: Path) -> None:
     command = check_command_line(sweep, 2, 3)
     found = confirm(command)
@@ -85,6 +86,7 @@ def test_a_confirmed_trial_equals_its_single_run(sweep: Path, tmp_path: Path) ->
     assert found.settings[0].chosen.promised == pytest.approx(sum(own) / 2)
 
 
+@pytest.mark.slow
 def test_a_confirmed_trial_on_a_fold_equals_its_single_run(
     cross_validated: Path, tmp_path: Path
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_confirmed_trial_on_a_fold_equals_its_single_run(
     assert np.array(found_means) == pytest.approx(np.array(sorted(means)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sweep", "cross_validated"])
 def test_killed_within_training_and_continued(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -139,6 +142,7 @@ def trained_at_once(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return noted
 
 
+@pytest.mark.slow
 def test_a_search_over_folds_is_confirmed(
     trained_at_once: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +173,7 @@ def small(folder: Path) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_killed_at_every_write(
     trained_at_once: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +193,7 @@ def test_killed_at_every_write(
     assert number > 10
 
 
+@pytest.mark.slow
 @dead_leave_files_open
 def test_killed_between_the_results_and_their_table(
     sweep: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +231,7 @@ def files_of(folder: Path) -> dict[str, str | None]:
     }
 
 
+@pytest.mark.slow
 def test_what_has_ended_is_not_trained_again(
     trained_at_once: list[list[int]], tmp_path: Path
 ) -> None:
@@ -249,6 +256,7 @@ def test_one_process_at_a_time(trained_at_once: list[list[int]], tmp_path: Path)
     assert not trained_at_once
 
 
+@pytest.mark.slow
 def test_by_the_command_line(command: Command, sweep: Path) -> None:
     done = command("src.confirm", str(sweep), "--top", "2", "--seeds", "2")
     assert (done.returncode, done.stderr) == (0, "")
@@ -267,6 +275,7 @@ def test_by_the_command_line(command: Command, sweep: Path) -> None:
     assert len(other.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_only_the_first_settings_test_metrics_are_printed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +294,7 @@ def test_only_the_first_settings_test_metrics_are_printed(
     assert capsys.readouterr().out.count("test/acc") == 1
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sweep is pretended, because a trial that diverges has no value."""
     sweep = pretended_sweep(
@@ -316,6 +326,7 @@ def test_failed_trials_end_with_1(
     assert json.loads(printed.out)["settings"][0]["failed_seeds"] == [6]
 
 
+@pytest.mark.slow
 def test_a_report_shows_the_sweep_and_its_confirmation(
     trained_at_once: list[list[int]], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 
+import pytest
 import yaml
 
 from hydra_plugins.fused_launcher import FusedLauncherConf
@@ -44,6 +45,7 @@ def test_executors_by_name() -> None:
     assert local.slots == 3
 
 
+@pytest.mark.slow
 def test_wrong_keys_are_told_before_torch_is_imported() -> None:
     key = "hydra.launcher"
     faults = {

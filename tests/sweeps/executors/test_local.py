@@ -78,6 +78,7 @@ def test_a_stopped_sweep_goes_on_side_by_side(tmp_path: Path, expected: list[Run
     require_same(sweep, expected)
 
 
+@pytest.mark.slow
 def test_a_group_that_fails_ends_no_other(tmp_path: Path) -> None:
     """Also with a slot that has no core of its own."""
     configs = [
@@ -97,6 +98,7 @@ def _abort(_: object, patience: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_always_killed_fails_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

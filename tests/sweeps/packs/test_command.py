@@ -97,6 +97,7 @@ def test_a_fault_says_what_to_type(table: Path, arguments: dict[str, object], an
     assert answer in str(error.value)
 
 
+@pytest.mark.slow
 def test_faults_are_told_together_and_without_torch(table: Path) -> None:
     with pytest.raises(InputError) as error:
         check_command_line(table, "label", ["data=mnist", "optimizer.lrr=1"], networks=1, seed=-1)

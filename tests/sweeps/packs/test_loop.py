@@ -50,6 +50,7 @@ def made(tmp_path: Path) -> tuple[CheckedPack, Run]:
     return pack, make_pack(pack)
 
 
+@pytest.mark.slow
 def test_the_run_is_a_committee_that_was_tested(made: tuple[CheckedPack, Run]) -> None:
     _, run = made
     trained = open_trained(run.folder)
@@ -70,6 +71,7 @@ def test_the_run_is_a_committee_that_was_tested(made: tuple[CheckedPack, Run]) -
     assert "most frequent class" in page
 
 
+@pytest.mark.slow
 def test_a_network_of_a_pack_has_the_bits_of_a_single_run(
     made: tuple[CheckedPack, Run], tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_the_same_command_answers_at_once(
     assert "was made before" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_stopped_pack_goes_on(
     tmp_path: Path, made: tuple[CheckedPack, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +127,7 @@ def test_a_stopped_pack_goes_on(
     assert run.result["test/loss"] == undisturbed.result["test/loss"]
 
 
+@pytest.mark.slow
 @dead_leave_files_open
 @pytest.mark.parametrize("number", [0, 1, 3, 7, 20, 45, 70, 88, 93])
 def test_a_killed_pack_goes_on(
@@ -143,6 +147,7 @@ def test_a_killed_pack_goes_on(
     assert not (pack.folder / ".stacks").exists()
 
 
+@pytest.mark.slow
 def test_the_time_ends_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack = _pack(tmp_path, networks=40, minutes=0.0001)
     run = make_pack(pack)
@@ -204,6 +209,7 @@ def test_the_best_begin(start: int) -> None:
     assert min(values) == pytest.approx(values[-1])
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, command: Command) -> None:
     path = _write(tmp_path)
     done = command("src.tables", path.name, "--target", "label", "--networks", "4", *QUICK)
@@ -216,6 +222,7 @@ def test_the_command(tmp_path: Path, command: Command) -> None:
     assert "accuracy" in rows.stdout
 
 
+@pytest.mark.slow
 def test_a_regression(tmp_path: Path) -> None:
     draw = np.random.default_rng(3)
     x = draw.normal(size=80).round(3)

@@ -156,6 +156,7 @@ def test_a_search_with_zip_has_a_name_of_its_own() -> None:
     assert check_command_line([*SMALL, *others]).folder != command.folder
 
 
+@pytest.mark.slow
 def test_faults_cost_neither_torch_nor_optuna(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path[:0] = {PATHS}; sys.argv = ['search', 'seed=-1,2']\n"
@@ -201,6 +202,7 @@ def test_a_record_that_is_none(content: str, tmp_path: Path) -> None:
     refusal(lambda: check_command_line([f"resume={tmp_path}"]))
 
 
+@pytest.mark.slow
 def test_train_says_who_goes_on_with_a_search(pretended: Trained, tmp_path: Path) -> None:
     folder = tmp_path / "s"
     searched(folder, "search.trials=2")

@@ -40,6 +40,7 @@ from tests.helpers.searches import (
 )
 
 
+@pytest.mark.slow
 def test_zipped_keys_are_proposed_together(pretended: Trained, tmp_path: Path) -> None:
     """As one choice: the sampler proposes the places that it would for any choice of three."""
     rates, widths = ("0.1", "0.3", "1"), ("[2]", "[3,3]", "[4]")
@@ -73,6 +74,7 @@ def test_zipped_keys_are_proposed_together(pretended: Trained, tmp_path: Path) -
         searched_places(folders[0], "optimizer.lr=0.1", "model.hidden_sizes=zip([2],[3,3],[4])")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_search_is_a_function_of_its_seed(
     sampler: str, pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +110,7 @@ def killed_until_it_ends(command: CheckedSearch) -> tuple[int, Study]:
             deaths += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "expected_deaths"),
     [(("search.trials=13", "search.batch=5"), 25),
@@ -138,6 +141,7 @@ def test_killed_after_every_write(
     assert trials_of(study) == expected
 
 
+@pytest.mark.slow
 def test_killed_within_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With real trials, at every checkpoint: their weights are the same bit for bit."""
     monkeypatch.setattr(loop, "finish_sweep", lambda *_: None)
@@ -156,6 +160,7 @@ def test_killed_within_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert left == {".lock", "study.db", "search.yaml", "results.csv", "importance.json"}
 
 
+@pytest.mark.slow
 def test_more_trials_go_on(pretended: Trained, tmp_path: Path) -> None:
     before = searched(tmp_path / "s", "search.trials=3", "search.batch=2")
     after = searched(tmp_path / "s", "search.trials=6", "search.batch=2")
@@ -170,6 +175,7 @@ def test_more_trials_go_on(pretended: Trained, tmp_path: Path) -> None:
         check_command_line([f"resume={tmp_path / 's'}", "seed=1"])
 
 
+@pytest.mark.slow
 def test_two_processes(
     pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -197,6 +203,7 @@ def test_two_processes(
     assert [state for _, _, state in found] == ["COMPLETE"] * 7
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_living_process_is_not_taken(pretended: Trained, tmp_path: Path) -> None:
     own = ("search.trials=4", "search.batch=2")
     command = checked(tmp_path / "s", *own)
@@ -218,6 +225,7 @@ def results(monkeypatch: pytest.MonkeyPatch, *given: dict[str, Any]) -> None:
     monkeypatch.setattr(loop, "finish_sweep", lambda *_: None)
 
 
+@pytest.mark.slow
 def test_what_has_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A diverged trial is no failure: the sampler learns from it that it is worse than any."""
     best = {"val/acc": 0.5}
@@ -237,6 +245,7 @@ def test_what_has_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+@pytest.mark.slow
 def test_folds_are_runs_whose_mean_is_told(pretended: Trained, tmp_path: Path) -> None:
     """As many settings as search.trials says; the first are those of the search without folds."""
     own = ("search.trials=5", "search.batch=3")
@@ -280,6 +289,7 @@ def test_a_setting_with_a_fold_without_value_has_none(
     assert re.search(r" 2 +65\.00% ± 21\.21% ", row)
 
 
+@pytest.mark.slow
 def test_folds_train_in_one_stack_and_end_in_a_table_of_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,6 +325,7 @@ def test_groups_that_cannot_be_divided_end_a_search_before_it_trains(
     assert pretended == []
 
 
+@pytest.mark.slow
 def test_nothing_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As without data: what is wrong is told at once, and the same trials come again."""
     results(monkeypatch, {"status": "failed", "error": "InputError: no data"})
@@ -369,6 +380,7 @@ def test_searches_of_strange_paths(pretended: Trained, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
+@pytest.mark.slow
 def test_halving_within_a_batch(tmp_path: Path) -> None:
     """What is dropped is told all the same, with what it had come to."""
     own = ("search.trials=8", "search.batch=4", "search.halving=2")
@@ -392,6 +404,7 @@ def test_halving_within_a_batch(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path: Path) -> None:
     own = ("search.trials=4", "search.batch=2", "search.folder=here")
     done = cold_command("src.search", *SMALL, *SPACE, *own)

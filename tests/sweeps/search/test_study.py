@@ -170,6 +170,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     assert "cannot be used as the folder of a search (Not a directory)" in text
 
 
+@pytest.mark.slow
 def test_importances(pretended: Trained, tmp_path: Path) -> None:
     own = ("search.trials=24", "search.batch=24", "search.sampler=random")
     searched(tmp_path / "s", *own)
