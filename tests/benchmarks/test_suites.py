@@ -500,6 +500,8 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     monkeypatch.setattr(real_tables, "archive", lambda: packed(contents))
     monkeypatch.setattr(real_tables, "NETWORKS", 3)
+    dummy = {"nobody": ("sklearn.dummy", "Dummy", {}), "absent": ("not_installed", "Any", {})}
+    monkeypatch.setattr(real_tables, "OTHERS", real_tables.OTHERS | dummy)
     monkeypatch.chdir(tmp_path)
     shown, line = run_suite(read_settings(["suite=real_tables", "rounds=1"]))
     result = json.loads(line)
@@ -521,6 +523,13 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has 5 of 4 cells" in result["faults"][second]
     assert "2 of 3 tables train as they are" in shown
     assert (tmp_path / "real_tables.png").stat().st_size > 5000
+    assert 0.45 < scores["nobody"] < 0.7  # always the more frequent class
+    assert "absent" not in shown
+
+
+def test_places_among_contenders() -> None:
+    found = {"one": {"a": 0.9, "b": 0.8, "c": 0.8}, "two": {"a": 0.1, "b": 0.3, "c": -1.0}}
+    assert real_tables.mean_ranks(found, ["a", "b", "c"]) == {"a": 1.5, "b": 1.75, "c": 2.75}
 
 
 @pytest.mark.slow
