@@ -103,7 +103,7 @@ def test_a_chart_has_the_same_samples() -> None:
     found = interval_data([Sample("one", [0.5], 0.5, None, 0.9)], "val/loss", "a seed")
     assert found == {
         "name": "val/loss", "fraction": False, "value": "a seed", "mean": "mean and 95% interval",
-        "samples": [
+        "ends": None, "samples": [
             {"label": "one", "values": [0.5], "mean": 0.5, "interval": None, "promised": 0.9}
         ],
     }  # fmt: skip

@@ -43,7 +43,19 @@ def test_the_table_has_accuracies_in_percent(sweep: Sweep) -> None:
     assert len(rows) == 3
     for row in rows:
         (line,) = [line for line in lines if line.split()[:2] == [row["trial"], "finished"]]
-        assert line.split()[-3:-1] == [f"{float(row[key]):.2%}" for key in ("val/acc", "test/acc")]
+        assert line.split()[-2] == f"{float(row['val/acc']):.2%}"
+
+
+def test_the_test_set_is_not_for_choosing(sweep: Sweep) -> None:
+    """The table has the test accuracy of the best trial alone, which validation has chosen."""
+    text = sweep.table()
+    best = sweep.ranked()[0]
+    assert "test/" not in text.splitlines()[0]
+    assert f"its test/acc: {best.metric('test/acc'):.2%}" in text.splitlines()
+    assert text.count("test/acc") == 1
+    others = {f"{trial.metric('test/acc'):.2%}" for trial in sweep.ranked()[1:]}
+    validated = {f"{trial.metric('val/acc'):.2%}" for trial in sweep.ranked()}
+    assert not [each for each in others - validated if each in text]
 
 
 def with_files(sweep: Sweep) -> list[int]:
@@ -107,8 +119,8 @@ def test_a_small_loss_is_the_best(tmp_path: Path) -> None:
     sweep.remove_surplus()
     assert with_files(sweep) == [2]
     lines = sweep.table().splitlines()
-    assert lines[0].split()[-4:] == ["val/loss", "val/acc", "test/acc", "seconds"]
-    assert [line.split()[-4] for line in lines[2:6]] == ["0.2000", "0.3000", "0.4000", "–"]
+    assert lines[0].split()[-4:] == ["status", "val/loss", "val/acc", "seconds"]
+    assert [line.split()[-3] for line in lines[2:6]] == ["0.2000", "0.3000", "0.4000", "–"]
 
 
 def test_settings_have_the_mean_of_the_monitored_metric(tmp_path: Path) -> None:
@@ -166,11 +178,11 @@ def test_the_table_follows_a_measure(tmp_path: Path) -> None:
     assert [row[header.index("val/f1")] for row in rows] == ["0.3", "0.5", "0.4", ""]
     assert {"val/acc", "val/loss", "test/acc", "test/loss", "test/f1"} < {*header}
     lines = sweep.table().splitlines()
-    assert lines[0].split()[-5:] == ["val/f1", "test/f1", "val/acc", "test/acc", "seconds"]
+    assert lines[0].split()[-3:] == ["val/f1", "val/acc", "seconds"]
     assert [line.split()[0] for line in lines[2:6]] == ["3", "1", "2", "0"]
-    assert [line.split()[-5] for line in lines[2:6]] == ["–", "50.00%", "40.00%", "30.00%"]
+    assert [line.split()[-3] for line in lines[2:6]] == ["–", "50.00%", "40.00%", "30.00%"]
     means = next(line for line in lines if "95% interval" in line)
-    assert ("val/f1" in means, "test/f1" in means, "acc" in means) == (True, True, False)
+    assert ("val/f1" in means, "test/f1" in means, "acc" in means) == (True, False, False)
     assert "40.00% ± 10.00%" in sweep.table()
     sweep.remove_surplus()
     assert with_files(sweep) == [1, 3]  # the best by each monitor

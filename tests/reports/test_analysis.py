@@ -1,8 +1,8 @@
 """The effects of keys, and means over two of them."""
 
 import itertools
-import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +33,48 @@ def test_effects_and_the_grid_of_the_strongest() -> None:
     swept = Part(Path("s"), "s", trials, ["lr", "width", "seed"])
     lr, width = analysis.effects(swept)  # the seed is the same in all
     assert (lr.key, lr.labels) == ("lr", ["0.03", "0.1"])
-    assert lr.means == pytest.approx([0.85, 0.6])
-    assert lr.deviations == pytest.approx(
-        [statistics.stdev([0.8, 0.9]), statistics.stdev([0.5, 0.7])]
-    )
+    np.testing.assert_allclose(lr.levels, [[0.9, 0.875, 0.85], [0.7, 0.65, 0.6]])
     assert list(width.labels) == ["8", "16"]
-    assert width.means == pytest.approx([0.65, 0.8])
+    np.testing.assert_allclose(width.levels, [[0.8, 0.725, 0.65], [0.9, 0.85, 0.8]])
+    assert [lr.span, width.span] == pytest.approx([0.2, 0.1])
     grid = analysis.grid(swept)
     assert grid is not None
     assert (grid.rows, grid.columns) == (["0.03", "0.1"], ["8", "16"])
-    np.testing.assert_allclose(grid.means, [[0.8, 0.9], [0.5, 0.7]])
+    np.testing.assert_allclose(grid.best, [[0.8, 0.9], [0.5, 0.7]])
     assert analysis.grid(Part(Path("s"), "s", trials, ["lr"])) is None
+
+
+def test_an_effect_is_that_of_the_best_settings_of_the_other_keys() -> None:
+    """A mean over bad choices of others would hide that a width helps, and a mean with a deviation
+    would promise more than 100%. A setting is judged by the mean of its seeds: the luckiest seed
+    is no setting."""
+    values = {  # two seeds
+        ("0.1", "8"): (0.6, 0.64), ("0.1", "16"): (0.9, 1.0), ("9", "8"): (0.3, 0.3),
+        ("9", "16"): (0.1, 0.1), ("5", "8"): (0.2, 0.98),
+    }  # fmt: skip
+    trials = [
+        entry(value, lr=lr, width=width, seed=str(seed))
+        for (lr, width), pair in values.items()
+        for seed, value in enumerate(pair)
+    ]
+    found = {
+        e.key: e for e in analysis.effects(Part(Path("s"), "s", trials, ["lr", "width", "seed"]))
+    }
+    width = found["width"]
+    assert [level.best for level in width.levels] == pytest.approx([0.62, 0.95])
+    assert [level.median for level in width.levels] == pytest.approx([0.59, 0.525])
+    assert [level.best for level in found["lr"].levels] == pytest.approx([0.95, 0.59, 0.3])
+    assert all(0 <= value <= 1 for e in found.values() for level in e.levels for value in level)
+    losses = [
+        replace(each, result={"status": "finished", "monitor": "val/loss", "best": {"val/loss": n}})
+        for n, each in enumerate(trials, 1)
+    ]
+    swept = Part(Path("s"), "s", losses, ["lr", "width", "seed"])
+    width = next(e for e in analysis.effects(swept) if e.key == "width")
+    assert [level.best for level in width.levels] == pytest.approx([1.5, 3.5])
+    grid = analysis.grid(swept)
+    assert grid is not None
+    np.testing.assert_allclose(grid.best, [[1.5, 3.5], [9.5, np.nan], [5.5, 7.5]])
 
 
 def test_a_confirmation_has_no_effects(tmp_path: Path) -> None:
@@ -117,12 +148,12 @@ def test_keys_that_change_together_have_one_effect() -> None:
     together, decay = analysis.effects(swept)
     assert (together.key, decay.key) == ("lr, width", "decay")
     assert together.labels == ["0.1, [32]", "0.2, [16]", "0.3, [8]"]
-    assert together.means == pytest.approx([0.105, 0.205, 0.005])
+    assert [level.best for level in together.levels] == pytest.approx([0.11, 0.21, 0.01])
     grid = analysis.grid(swept)
     assert grid is not None
     assert (grid.row_key, grid.column_key) == ("lr, width", "decay")
     assert (grid.rows, grid.columns) == (together.labels, ["0", "1"])
-    np.testing.assert_allclose(grid.means, [[0.1, 0.11], [0.2, 0.21], [0, 0.01]])
+    np.testing.assert_allclose(grid.best, [[0.1, 0.11], [0.2, 0.21], [0, 0.01]])
     assert analysis.grid(Part(Path("s"), "s", trials, ["lr", "width"])) is None
     # If one value of a key belongs to two values of the other, both have their own effect.
     apart = [*trials, entry(0.5, lr="0.3", width="[32]", decay="0")]

@@ -1,16 +1,19 @@
 """Figures of runs, and the content of the charts that replace them in a browser."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kindling.plots import pictures
+from kindling.plots.pictures import Sample
 from kindling.records.folder import Result, Row, Run
 from kindling.records.outcome import Outcome, Replicates, format_metric
 from kindling.reports import figures
-from kindling.reports.analysis import Effect, Grid
+from kindling.reports.analysis import Effect, Grid, Levels
 from kindling.reports.collect import Reported
 
 
@@ -99,11 +102,19 @@ def test_a_long_entry_of_the_legend_keeps_its_last_value() -> None:
 
 def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
     values, texts = [[0.5, 0.6], [0.9], [0.7]], ["0.01", "0.1", "1"]
+    levels = [Levels.of(each, higher=True) for each in values]
     found = [
-        Effect(["lr"], texts, values, "log", [[0.01, 0.01], [0.1], [1.0]]),
-        Effect(["width"], ["1", "2", "9"], values, "linear", [[1.0, 1.0], [2.0], [9.0]]),
-        Effect(["drawn"], ["0.01–0.02", "0.1", "1"], values, "log", [[0.01, 0.02], [0.1], [1.0]]),
-        Effect(["name"], ["a", "b", "c"], values, "category", [[0.0], [1.0], [2.0]]),
+        Effect(["lr"], texts, values, "log", [[0.01, 0.01], [0.1], [1.0]], levels),
+        Effect(["width"], ["1", "2", "9"], values, "linear", [[1.0, 1.0], [2.0], [9.0]], levels),
+        Effect(
+            ["drawn"],
+            ["0.01–0.02", "0.1", "1"],
+            values,
+            "log",
+            [[0.01, 0.02], [0.1], [1.0]],
+            levels,
+        ),
+        Effect(["name"], ["a", "b", "c"], values, "category", [[0.0], [1.0], [2.0]], levels),
     ]
     rate, width, drawn, name = figures.effects(found, "val/acc").axes[:4]
     assert [axis.get_xscale() for axis in (rate, width, drawn, name)] == [
@@ -116,6 +127,8 @@ def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
     assert dots == pytest.approx([0.01, 0.02])  # where they were drawn
     means = next(line for line in drawn.lines if len(np.asarray(line.get_xdata())) == 3)
     assert np.asarray(means.get_xdata()) == pytest.approx([0.02**0.5 / 10, 0.1, 1])
+    lines = [line.get_ydata() for line in drawn.lines if len(np.asarray(line.get_xdata())) == 3]
+    assert lines == [pytest.approx(line) for line in zip(*levels, strict=True)]
     assert list(name.get_xticks()) == [0, 1, 2]
 
 
@@ -125,7 +138,8 @@ def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
 def test_a_logarithmic_axis_of_drawn_numbers_has_several_ticks(
     most: float, ticks: list[str]
 ) -> None:
-    drawn = Effect(["lr"], ["a", "b"], [[0.5, 0.6], [0.9]], "log", [[0.02, 0.05], [most]])
+    levels = [Levels.of(each, higher=True) for each in ([0.5, 0.6], [0.9])]
+    drawn = Effect(["lr"], ["a", "b"], [[0.5, 0.6], [0.9]], "log", [[0.02, 0.05], [most]], levels)
     axis = figures.effects([drawn], "val/acc").axes[0]
     low, high = axis.get_xlim()
     pairs = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
@@ -157,9 +171,37 @@ def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:
     assert figures.heat_data(grid, "val/loss") == {
         "x": {"name": "width", "labels": ["8"]},
         "y": {"name": "lr", "labels": ["0.1", "1"]},
-        "means": [[0.5], [None]],
+        "best": [[0.5], [None]],
         "ends": (0.5, 0.5),
     }
 
 
 # --- what charts.js draws -------------------------------------------------------------------------
+
+
+def test_the_settings_within_reach_fill_the_axis_and_the_others_lie_at_its_end() -> None:
+    """Beside settings that failed, four contenders would lie within a hundredth of the axis."""
+    samples = [
+        Sample("a", [0.93, 0.95], 0.94, (0.8, 1.0)),
+        Sample("b", [0.92, 0.95], 0.935, (0.7, 1.0)),
+        Sample("c", [0.90, 0.92], 0.91, (0.75, 1.0)),
+        Sample("d", [0.86, 0.88], 0.87, (0.6, 1.0)),
+        Sample("e", [0.1, 0.12], 0.11, (0.0, 0.4)),
+    ]
+    ends = figures.ends_of_contenders(samples)
+    deviation = (sum(np.var(each.values, ddof=1) for each in samples) / 5) ** 0.5
+    assert 3 * deviation < 0.94 - 0.87  # so d is too far away
+    assert ends == pytest.approx((0.9 - 0.3 * 0.05, 0.95 + 0.3 * 0.05))
+    assert figures.ends_of_contenders(samples[:3]) is None
+    assert figures.ends_of_contenders([Sample("x", [1.0], 1.0, None)] * 9) is None
+    figure = pictures.intervals(samples, "val/acc", "a trial", ends=ends)
+    (axis,) = figure.axes
+    assert axis.get_xlim() == pytest.approx(ends)
+    assert [text.get_text() for text in axis.texts] == ["87.00%", "11.00%"]
+    marks = [line for line in axis.lines if line.get_marker() == "<"]
+    assert [np.asarray(mark.get_ydata()).item() for mark in marks] == [3, 4]
+    losses = [replace(each, mean=1 - (each.mean or 0), interval=None) for each in samples]
+    inside = pictures.intervals(losses, "val/loss", "a trial", ends=(0.05, 0.095))
+    assert [text.get_text() for text in inside.axes[0].texts] == ["0.13", "0.89"]
+    assert [line.get_marker() for line in inside.axes[0].lines].count(">") == 2
+    assert pictures.interval_data(samples, "val/acc", "a trial", ends=ends)["ends"] == ends

@@ -57,4 +57,4 @@ def main() -> None:
     with importing():
         from kindling.reports.page import write_report
 
-    print(write_report(paths, arguments.output, force=arguments.force))
+    print(write_report(paths, arguments.output, force=arguments.force, tell=print))

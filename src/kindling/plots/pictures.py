@@ -184,20 +184,23 @@ class Sample:
 
 
 def interval_data(
-    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN
-) -> dict[str, Any]:
+    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN,
+    ends: tuple[float, float] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """What charts.js draws in place of the picture of the same arguments, as primitives."""
     names = {"name": quantity, "fraction": is_fraction(quantity), "value": value, "mean": mean}
-    return {**names, "samples": [asdict(sample) for sample in samples]}
+    return {**names, "ends": ends, "samples": [asdict(sample) for sample in samples]}
 
 
 def intervals(
-    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN, *, width: float = 9
-) -> Figure:
+    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN,
+    ends: tuple[float, float] | None = None, *, width: float = 9,
+) -> Figure:  # fmt: skip
     """A row for each sample, the first one on top: all points, the mean with its interval, and the
     promised value, if there is one. Long labels have several lines; one that is longer than
     LABEL_LINES ends with "…". `quantity` is the name of the values; fractions are in percent.
-    `value` says what has a value, and `mean` of what the mean is; `width` is in inches."""
+    `value` says what has a value, and `mean` of what the mean is; `width` is in inches. The axis
+    has the `ends`, if given: a mean outside is a triangle at the end, with its value."""
     labels = [textwrap.wrap(each.label, LABEL_WIDTH, max_lines=LABEL_LINES, placeholder=" …",
                             break_on_hyphens=False) for each in samples]  # fmt: skip
     row_height = max(0.5, 0.15 + LINE_HEIGHT * max(map(len, labels), default=1))
@@ -206,7 +209,17 @@ def intervals(
     for row, sample in enumerate(samples):
         apart = row + np.resize(APART, len(sample.values))
         axis.plot(sample.values, apart, "o", color=FAINT, ms=3, alpha=0.6)
-        if sample.mean is not None:
+        if sample.mean is not None and ends and not ends[0] <= sample.mean <= ends[1]:
+            left = sample.mean < ends[0]
+            text = f"{sample.mean:.2%}" if is_fraction(quantity) else f"{sample.mean:.3g}"
+            inset = 0.012 * (ends[1] - ends[0])
+            place, way = (ends[0] + inset, 8) if left else (ends[1] - inset, -8)
+            axis.plot(place, row, "<" if left else ">", color=COLOURS[0], ms=6)
+            axis.annotate(
+                text, (place, row), (way, 0), textcoords="offset points", va="center",
+                ha="left" if left else "right", color=FAINT,
+            )  # fmt: skip
+        elif sample.mean is not None:
             low, high = sample.interval or (sample.mean, sample.mean)
             error = [[sample.mean - low], [high - sample.mean]]
             axis.errorbar(
@@ -222,6 +235,7 @@ def intervals(
         axis.plot(*np.array(promised).T, "D", label="promised by the sweep", **mark)
     axis.set_yticks(range(len(samples)), ["\n".join(lines) for lines in labels])
     axis.set_ylim(len(samples) - 0.5, -0.5)
+    axis.set_xlim(ends)
     axis.set_xlabel(quantity)
     axis.grid(axis="x")
     axis.tick_params(axis="y", length=0)

@@ -190,6 +190,12 @@ def table_metrics(outcomes: Sequence[Outcome]) -> list[str]:
     return [*dict.fromkeys(name for name in monitored if name not in scores), *scores]
 
 
+def for_choice(metrics: Iterable[str]) -> list[str]:
+    """The metrics by which somebody may choose among trials. The test set is for the one that was
+    chosen: the best of many test figures promises too much."""
+    return [name for name in metrics if not name.startswith("test")]
+
+
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 
 
@@ -402,10 +408,10 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
-    """A row for each trial, with the keys that were swept."""
+    """A row for each trial, with the keys that were swept, without figures of the test set."""
     records = [row_of(outcome) for outcome in ranked]
     epochs = ["epochs"] * (len({row["epochs"] for row in records} - {None}) > 1)
-    numbers = (*table_metrics(ranked), *epochs, "seconds")
+    numbers = (*for_choice(table_metrics(ranked)), *epochs, "seconds")
     shown = ["trial", "status", *swept, *numbers]
     rows = [
         [format_metric(key, row.get(key)) if key in numbers else row.get(key) for key in shown]
@@ -420,18 +426,18 @@ def trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
 
 
 def settings_table(trials: Sequence[Outcome], swept: Sequence[str], most: int) -> str:
-    """Means over seeds and folds, of the first `most` settings, and the command of the best one;
-    "" where no trials differ only in these."""
+    """Means over seeds and folds, of the first `most` settings, and the command of the best one
+    with its mean on the test set; "" where no trials differ only in these."""
     keys, groups = replicates(trials, swept)
     if not groups:
         return ""
     rows, metrics = [], groups[0].metrics
     *_, validation, test = metrics
     for group in groups[:most]:
-        *validated, tested = (format_spread(group.repeats(metric), metric) for metric in metrics)
+        validated = [format_spread(group.repeats(metric), metric) for metric in metrics[:-1]]
         interval = format_interval(group.interval(validation), validation)
-        rows.append([*map(short, group.values), group.count, *validated, interval, tested])
-    header = [*keys, "trials", *metrics[:-1], INTERVAL, test]
+        rows.append([*map(short, group.values), group.count, *validated, interval])
+    header = [*keys, "trials", *metrics[:-1], INTERVAL]
     firsts = [group.trials[0] for group in groups]
     ranks = [(first.group, place) for place, first in enumerate(firsts)]
     parts = ["", text_table(header, rows, ranks[:most])]
@@ -441,4 +447,7 @@ def settings_table(trials: Sequence[Outcome], swept: Sequence[str], most: int) -
         parts.append("the means include trials that halving dropped after fewer epochs")
     for best, *_ in comparable(firsts).values():
         parts.append(f"best setting by its mean: {setting_command(best)}")
+        (group,) = (group for group in groups if group.trials[0] is best)
+        if tested := group.repeats(test):
+            parts.append(f"its mean {test}: {format_spread(tested, test)}")
     return "\n".join(parts)

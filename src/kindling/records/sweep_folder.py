@@ -17,6 +17,8 @@ from kindling.records.outcome import (
     Outcome,
     comparable,
     differing,
+    format_metric,
+    main_metrics,
     read_outcome,
     row_of,
     settings_table,
@@ -137,7 +139,7 @@ class Sweep:
         if any(trial.stacked > 1 for trial in ranked):
             parts.append(SHARED_TIME)
         ended = [trial for trial in ranked if trial.status != "interrupted"]
-        parts.append(settings_table(ended, swept, MOST_ROWS))
+        parts.append(settings := settings_table(ended, swept, MOST_ROWS))
         errors = [
             f"trial {trial.run.folder.name} failed: {error}"
             for trial in ranked
@@ -150,6 +152,9 @@ class Sweep:
         for data, (best, *_) in groups.items():
             on = f" on {data}" if len(groups) > 1 else ""
             parts.append(f"best trial{on}, to train it alone: {best.run.command}")
+            if not settings:  # the best of several seeds is the luckiest one
+                tested = main_metrics(best.monitor, best.score)[1]
+                parts.append(f"its {tested}: {format_metric(tested, best.metric(tested))}")
         return "\n".join([*filter(None, parts), f"table: {self.results_file}"])
 
     def ranked(self) -> list[Outcome]:

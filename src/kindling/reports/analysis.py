@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,20 @@ FAR = 4  # times the distance of the best value from the median: worse values ar
 Scale = Literal["log", "linear", "category"]  # of an axis; categories are side by side
 
 
+class Levels(NamedTuple):
+    """Of the values of some settings: the best, the end of the best quarter, and the median."""
+
+    best: float
+    quarter: float
+    median: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, higher: bool) -> "Levels":
+        """`higher`: whether higher values are better."""
+        best, share = (max(values), 0.75) if higher else (min(values), 0.25)
+        return cls(best, float(np.quantile(values, share)), statistics.median(values))
+
+
 @dataclass(frozen=True)
 class Effect:
     """The monitored values of all trials, grouped by the value of one key, in the key's order, or
@@ -31,34 +45,29 @@ class Effect:
     values: Sequence[Sequence[float]]
     scale: Scale
     numbers: Sequence[Sequence[float]]  # where the values are on the axis
+    levels: Sequence[Levels]  # of the settings with each value: over all other keys
 
     @property
     def key(self) -> str:
         return ", ".join(self.keys)
 
     @property
-    def means(self) -> list[float]:
-        return [statistics.mean(values) for values in self.values]
-
-    @property
-    def deviations(self) -> list[float]:
-        """Sample standard deviations; 0 for a single trial."""
-        return [statistics.stdev(v) if len(v) > 1 else 0.0 for v in self.values]
-
-    @property
     def span(self) -> float:
-        return max(self.means) - min(self.means)
+        """What the key changes where all others are chosen well. A mean over the others would tell
+        how the bad choices of others are distributed."""
+        best = [level.best for level in self.levels]
+        return max(best) - min(best)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Mean monitored values (rows, columns) over two keys; NaN where there is no trial."""
+    """The best monitored values (rows, columns) over two keys; NaN where there is no trial."""
 
     row_key: str
     column_key: str
     rows: Sequence[str]
     columns: Sequence[str]
-    means: np.ndarray
+    best: np.ndarray
 
 
 def ends_without_outliers(values: Iterable[float], *, higher: bool) -> tuple[float, float]:
@@ -70,6 +79,16 @@ def ends_without_outliers(values: Iterable[float], *, higher: bool) -> tuple[flo
     limit = median + FAR * (median - best)
     inside = [value for value in known if best == median or (value >= limit) == higher]
     return min([*inside, best]), max([*inside, best])
+
+
+def settings(part: Part) -> list[tuple[int, float]]:
+    """The place in `part.valued` of a trial of each setting, and the mean value of the setting's
+    trials, which differ in seed and fold."""
+    chosen = [key for key in part.keys if key not in REPLICATED]
+    groups: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    for place, (entry, value) in enumerate(part.valued):
+        groups.setdefault(tuple(map(entry.setting, chosen)), []).append((place, value))
+    return [(group[0][0], statistics.mean(v for _, v in group)) for group in groups.values()]
 
 
 def effects(part: Part) -> list[Effect]:
@@ -90,8 +109,19 @@ def effects(part: Part) -> list[Effect]:
         values, numbers = (
             [[pair[part] for pair in group] for group in groups.values()] for part in (0, 1)
         )
-        found.append(Effect(keys, ordered, values, scale, numbers))
+        known = [level for level in levels(part, named, ordered) if level]  # each has a trial
+        found.append(Effect(keys, ordered, values, scale, numbers, known))
     return sorted(found, key=lambda effect: -effect.span)
+
+
+def levels(part: Part, named: Sequence[str | None], ordered: Iterable[str]) -> list[Levels | None]:
+    """Of the settings with each label; None where there are none. `named` has the label of each
+    trial in `part.valued`."""
+    means: dict[str | None, list[float]] = {label: [] for label in ordered}
+    for place, mean in settings(part):
+        if named[place] in means:
+            means[named[place]].append(mean)
+    return [Levels.of(each, higher=part.higher) if each else None for each in means.values()]
 
 
 def by_strength(part: Part) -> list[str]:
@@ -129,20 +159,19 @@ def _evenness(numbers: np.ndarray) -> float:
 
 
 def grid(part: Part) -> Grid | None:
-    """Means over the two keys with the strongest effects. None if fewer than two have any."""
+    """The best setting for each pair of values of the two keys with the strongest effects. None if
+    fewer than two have any."""
     found = effects(part)
     if len(found) < 2:
         return None
     down, across = sorted(found[:2], key=lambda effect: part.keys.index(effect.keys[0]))
-    rows_of, columns_of = (_labelled(part, effect.keys)[0] for effect in (down, across))
-    cells: dict[tuple[str, str], list[float]] = {}
-    for row, column, (_, value) in zip(rows_of, columns_of, part.valued, strict=True):
-        cells.setdefault((row, column), []).append(value)
-    means = [
-        [statistics.mean(cells.get((row, column), [math.nan])) for column in across.labels]
-        for row in down.labels
-    ]
-    return Grid(down.key, across.key, down.labels, across.labels, np.array(means))
+    named = [_labelled(part, effect.keys)[0] for effect in (down, across)]
+    best = np.full((len(down.labels), len(across.labels)), math.nan)
+    for place, mean in settings(part):
+        row, column = (labels[place] for labels in named)
+        cell = down.labels.index(row), across.labels.index(column)
+        best[cell] = (np.fmax if part.higher else np.fmin)(best[cell], mean)
+    return Grid(down.key, across.key, down.labels, across.labels, best)
 
 
 def _together(part: Part) -> list[list[str]]:

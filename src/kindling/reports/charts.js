@@ -9,6 +9,10 @@ const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
 const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
 const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
+const LEVELS = [  // of an effect, as charts.py orders them
+  ["best setting", {mode: "lines+markers"}], ["best quarter of the settings", {mode: "lines", line: {dash: "dash", width: 1.2}}],
+  ["median setting", {mode: "lines", line: {dash: "dot", width: 1.2}}],
+];
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
 const BELOW = {orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom"};
@@ -233,24 +237,25 @@ function slices(data, state, width) {
     const log = key.scale === "log", place = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
     const groups = key.labels.map((_, number) => data.trials.map((_, at) => at).filter(at => key.of[at] === number && data.trials[at].value !== null));
     const labelled = key.at.map(place), steps = labelled.slice(1).map((end, number) => end - labelled[number]), room = Math.min(...steps);
-    const dots = {x: [], y: [], hovertext: []}, middles = [], offs = [], centres = [];
+    const dots = {x: [], y: [], hovertext: []}, levels = [], centres = [];
     groups.forEach((group, number) => {
       group.forEach((at, order) => {
         dots.x.push(key.numbers ? key.numbers[at] : back(labelled[number] + (group.length > 1 ? 0.36 * room * scatter(order) : 0)));
         dots.y.push(data.trials[at].value); dots.hovertext.push(point(data, data.trials[at]));
       });
-      const values = group.map(at => data.trials[at].value);
-      if (!values.length) return;
-      middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : key.at[number]);
+      if (!group.length || !key.levels[number]) return;
+      levels.push(key.levels[number]); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : key.at[number]);
     });
     clouds.push({...axes, ...dots, opacity: 0.7, showlegend: false});
-    traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
+    LEVELS.forEach(([name, style], level) => {
+      const texts = levels.map(values => `${name}: <b>${shown(values[level], data.monitor.fraction)}</b>`);
+      traces.push({...axes, ...style, x: centres, y: levels.map(values => values[level]), type: "scatter", line: {color: COLOURS[0], ...style.line}, name, legendgroup: name, hoverinfo: "text", hovertext: texts, showlegend: panel === 0});
+    });
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
     return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
   });
   const values = known(data.trials.map(trial => trial.value));  // the best is the first
-  const bars = traces.flatMap(({error_y, y}) => y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]));
-  const fitted = range(values, [...values.slice(0, 1), ...bars]), dotted = clouds.flatMap(each => cloud(each, 5, fitted)), named = new Set();
+  const fitted = range(values, [...values.slice(0, 1), ...traces.flatMap(({y}) => y)]), dotted = clouds.flatMap(each => cloud(each, 5, fitted)), named = new Set();
   for (const trace of dotted.filter(each => each.showlegend)) {  // once for all panels
     trace.showlegend = !named.has(trace.name);
     named.add(trace.name);
@@ -275,13 +280,13 @@ function history(data, state, width) {
 function heat(data, state, width) {
   const {ends} = data.heat, {name, fraction, higher} = data.monitor, turned = width < 640 && data.heat.x.labels.length > data.heat.y.labels.length;
   const [x, y] = turned ? [data.heat.y, data.heat.x] : [data.heat.x, data.heat.y];
-  const means = turned ? y.labels.map((_, at) => data.heat.means.map(row => row[at])) : data.heat.means;
+  const values = turned ? y.labels.map((_, at) => data.heat.best.map(row => row[at])) : data.heat.best;
   const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
-  const named = means.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
+  const named = values.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
   return [[{
-    type: "heatmap", z: means, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
+    type: "heatmap", z: values, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
     text: named, texttemplate: (width - 100) / x.labels.length < 50 ? "" : "%{text}", textfont: {size: 13}, hoverinfo: "text",
-    hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `mean ${plain(name)}: <b>${text}</b>`))),
+    hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `${plain(name)}: <b>${text}</b>`))),
   }], layout(100 + 48 * y.labels.length, {
     xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: texts(x.labels), showgrid: false}),
     yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: texts(y.labels), showgrid: false, autorange: "reversed"}), dragmode: false,
@@ -290,12 +295,13 @@ function heat(data, state, width) {
 
 // Rows of dots with a mean, its interval and, in a confirmation, what the sweep promised. On narrow pages, labels are above their rows.
 function intervals(data, state, width) {
-  const {name, fraction, value, mean: told, samples} = data.intervals, narrow = width < 640;
+  const {name, fraction, value, mean: told, samples, ends: fitted} = data.intervals, narrow = width < 640;
   const labels = samples.map(({label}) => wrapped(label, narrow ? Math.max(8, Math.floor(width / 7.5)) : 44)), most = Math.max(...labels.map(lines => lines.length));
   const tall = (narrow ? 44 : 30) + 16 * most, below = narrow ? 0.5 - 20 / tall : 0;  // of a row: from its middle to its dots
   const common = {type: "scatter", mode: "markers", hoverinfo: "text"}, numbered = samples.map((sample, row) => ({...sample, row: row + below}));
-  const means = numbered.filter(sample => sample.mean !== null), promised = numbered.filter(sample => sample.promised !== null);
-  const dots = numbered.flatMap(({values, row}) => values.map((x, at) => ({x, y: row + (narrow ? 8 : 24) / tall * scatter(at)})));
+  const within = x => !fitted || (x >= fitted[0] && x <= fitted[1]);
+  const means = numbered.filter(({mean}) => mean !== null && within(mean)), far = numbered.filter(({mean}) => mean !== null && !within(mean)), promised = numbered.filter(sample => sample.promised !== null);
+  const dots = numbered.flatMap(({values, row}) => values.map((x, at) => ({x, y: row + (narrow ? 8 : 24) / tall * scatter(at)}))).filter(({x}) => within(x));
   const ends = sample => (sample.interval ?? [sample.mean, sample.mean]);
   const traces = [
     {...common, x: dots.map(({x}) => x), y: dots.map(({y}) => y), marker: {color: colour("faint"), size: 5, opacity: 0.7}, name: plain(value), hovertext: dots.map(({x}) => `${plain(value)}: ${shown(x, fraction)}`), showlegend: true},
@@ -306,9 +312,13 @@ function intervals(data, state, width) {
     },
   ];
   if (promised.length) traces.push({...common, x: promised.map(sample => sample.promised), y: promised.map(({row}) => row), marker: {color: COLOURS[1], symbol: "diamond-open", size: 9, line: {width: 2}}, name: PROMISED, hovertext: promised.map(sample => `${PROMISED}: ${shown(sample.promised, fraction)}`), showlegend: true});
+  for (const [symbol, end, side] of [["triangle-left", 0, "right"], ["triangle-right", 1, "left"]]) {
+    const some = far.filter(({mean}) => end ? mean > fitted[1] : mean < fitted[0]);
+    if (some.length) traces.push({...common, mode: "markers+text", x: some.map(() => fitted[end] + (end ? -0.012 : 0.012) * (fitted[1] - fitted[0])), y: some.map(({row}) => row), marker: {color: COLOURS[0], symbol, size: 9}, text: some.map(({mean}) => ` ${shown(mean, fraction)} `), textposition: "middle " + side, textfont: {color: colour("faint")}, hovertext: some.map(({label, mean}) => `${inLines(label, 60)}<br>mean: <b>${shown(mean, fraction)}</b>`), showlegend: false});
+  }
   const under = legendRows(traces, width) + 60, text = lines => lines.map(escaped).join("<br>");
   return [traces, layout(tall * samples.length + under + MARGIN.t, {
-    xaxis: axis({title: {text: plain(name)}, ...(fraction ? {tickformat: "~%"} : {})}),
+    xaxis: axis({title: {text: plain(name)}, ...(fitted ? {range: fitted} : {}), ...(fraction ? {tickformat: "~%"} : {})}),
     yaxis: {...axis({}), range: [samples.length - 0.5, -0.5], showgrid: false, tickvals: narrow ? [] : samples.map((_, row) => row), ticktext: labels.map(text)},
     annotations: narrow ? labels.map((lines, row) => ({x: 0, xref: "paper", xanchor: "left", y: row - 0.45, yanchor: "top", align: "left", text: text(lines), showarrow: false, font: {size: 12}})) : [],
     margin: {...MARGIN, b: under}, legend: BELOW, dragmode: false,  // the tool bar lies in the upper margin

@@ -108,20 +108,20 @@ def chart_data(part: Part, entries: Sequence[Reported], keys: Sequence[str]) -> 
             {"title": f"validation {in_words(name)}", "fraction": is_fraction(f"val/{name}")}
             for name in drawn
         ],
-        "keys": [_key(name, shown, part.scales.get(name)) for name in keys],
+        "keys": [_key(part, name, shown) for name in keys],
         "trials": trials,
     }
 
 
-def _key(name: str, shown: Sequence[Reported], drawn: bool | None) -> dict[str, Any]:
+def _key(part: Part, name: str, shown: Sequence[Reported]) -> dict[str, Any]:
     """The labels of a key in their order, the place of each run's label, the scale of an axis with
-    the numbers of the labels, and, where a label is a range, the number of each run. Without labels
-    if there are too many."""
+    the numbers of the labels, the levels of the settings with each label, and, where a label is a
+    range, the number of each run. Without labels if there are too many."""
     values = [entry.setting(name) for entry in shown]
     label_of = analysis.labels(values)
     places = {label: place for place, label in enumerate(dict.fromkeys(label_of.values()))}
     few, ranges = len(places) <= analysis.MOST_LABELS, len(places) < len(label_of)
-    scale = analysis.scale_of(values, drawn)
+    scale = analysis.scale_of(values, part.scales.get(name))
     numbered = scale != "category" and not ranges
     return {
         "name": name,
@@ -131,6 +131,12 @@ def _key(name: str, shown: Sequence[Reported], drawn: bool | None) -> dict[str, 
         "at": [by_size(value)[1] for value in label_of] if numbered else [*places.values()],
         "of": [places[label_of[value]] for value in values] if few else [],
         "numbers": [by_size(value)[1] for value in values] if ranges else None,
+        "levels": [
+            level and [*map(_rounded, level)]
+            for level in analysis.levels(
+                part, [label_of.get(entry.setting(name)) for entry, _ in part.valued], places
+            )
+        ],
     }
 
 

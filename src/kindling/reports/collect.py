@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from kindling.config.measures import higher_is_better
 from kindling.config.written import flat
 from kindling.records.folder import Row, Run, is_confirmation, is_search, is_sweep
 from kindling.records.labels import read_labels
@@ -98,6 +99,11 @@ class Part:
     @property
     def best(self) -> Reported | None:
         return self.ranked[0] if self.valued else None
+
+    @property
+    def higher(self) -> bool:
+        """Whether higher values of the monitor are better."""
+        return higher_is_better(self.ranked[0].monitor)
 
     @cached_property
     def repeated(self) -> tuple[list[str], list[Replicates]]:

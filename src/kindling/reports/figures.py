@@ -2,6 +2,7 @@
 page has. A new one is a function that draws it, and a few lines of `pictures`."""
 
 import io
+import math
 import re
 import statistics
 from collections import Counter
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from kindling.config.measures import higher_is_better, in_words, is_fraction
-from kindling.plots.pictures import Sample, interval_data, intervals
+from kindling.plots.pictures import MEAN, Sample, interval_data, intervals
 from kindling.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from kindling.records.folder import Row
 from kindling.records.outcome import (
@@ -37,6 +38,12 @@ from kindling.reports.collect import Part, Reported
 from kindling.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
+REACH, CONTENDERS = 3, 3  # see ends_of_contenders
+LINES: Sequence[tuple[dict[str, Any], str]] = (  # of an effect
+    ({"marker": "o", "ms": 5}, "best setting"),
+    ({"ls": "--", "lw": 1.2}, "best quarter of the settings"),
+    ({"ls": ":", "lw": 1.2}, "median setting"),
+)
 CURVES = (
     "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
     "are chosen for the later epochs, so epoch 0 may lie outside the picture"
@@ -147,16 +154,16 @@ def _points(history: Sequence[Row], name: str) -> np.ndarray:
 
 
 def _colour_ends(grid: Grid, quantity: str) -> tuple[float, float]:
-    """The least and the largest mean with a colour of its own."""
-    known = grid.means[~np.isnan(grid.means)].tolist()
+    """The least and the largest value with a colour of its own."""
+    known = grid.best[~np.isnan(grid.best)].tolist()
     return ends_without_outliers(known, higher=higher_is_better(quantity))
 
 
 def colours_in_words(grid: Grid, quantity: str) -> str:
-    """The means that the darkest and the brightest colour of a heat map stand for."""
+    """The values that the darkest and the brightest colour of a heat map stand for."""
     ends = _colour_ends(grid, quantity)
     dark, bright = ends if higher_is_better(quantity) else ends[::-1]
-    outside = "" if ends == (np.nanmin(grid.means), np.nanmax(grid.means)) else " or worse"
+    outside = "" if ends == (np.nanmin(grid.best), np.nanmax(grid.best)) else " or worse"
     return (
         f"dark is {format_metric(quantity, dark)}{outside}, "
         f"bright is {format_metric(quantity, bright)}"
@@ -168,21 +175,21 @@ def heat_data(grid: Grid, quantity: str) -> dict[str, Any]:
     return {
         "x": {"name": grid.column_key, "labels": grid.columns},
         "y": {"name": grid.row_key, "labels": grid.rows},
-        "means": np.where(np.isnan(grid.means), None, grid.means).tolist(),  # type: ignore[call-overload]
+        "best": np.where(np.isnan(grid.best), None, grid.best).tolist(),  # type: ignore[call-overload]
         "ends": _colour_ends(grid, quantity),
     }
 
 
 def heat_map(grid: Grid, quantity: str) -> Figure:
-    """The means of `quantity` over two keys, each written in its cell. Means that are far worse
+    """The values of `quantity` over two keys, each written in its cell. Values that are far worse
     than most share the darkest colour."""
-    rows, columns = grid.means.shape
+    rows, columns = grid.best.shape
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
     colours = mpl.colormaps["viridis" if higher_is_better(quantity) else "viridis_r"]
-    image = axis.imshow(grid.means, cmap=colours, clim=_colour_ends(grid, quantity), aspect="auto")
-    for row, column in zip(*np.nonzero(~np.isnan(grid.means)), strict=True):
-        value = grid.means[row, column]
+    image = axis.imshow(grid.best, cmap=colours, clim=_colour_ends(grid, quantity), aspect="auto")
+    for row, column in zip(*np.nonzero(~np.isnan(grid.best)), strict=True):
+        value = grid.best[row, column]
         red, green, blue, _ = colours(image.norm(value))
         colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
         text = f"{value:.2%}" if is_fraction(quantity) else f"{value:.3g}"
@@ -196,8 +203,8 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
 
 
 def effects(found: Sequence[Effect], quantity: str) -> Figure:
-    """A panel per key: a dot per trial, and a line of means with standard deviations. The axis of a
-    key has the scale of the key."""
+    """A panel per key: a dot per trial, and lines of the best setting, the best quarter and the
+    median. The axis of a key has the scale of the key."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(9.3, 2.5 * rows), layout="constrained")  # as wide as the page
@@ -214,9 +221,8 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
             x = dots[:, 1] + room * apart
             axis.plot(10**x if log else x, dots[:, 0], "o", color=FAINT, ms=3, alpha=0.6)
         x = 10**middles if log else middles
-        axis.errorbar(
-            x, effect.means, effect.deviations, color=COLOURS[0], marker="o", ms=5, capsize=3
-        )
+        for values, (style, name) in zip(zip(*effect.levels, strict=True), LINES, strict=True):
+            axis.plot(x, values, color=COLOURS[0], label=name, **style)
         if log:
             axis.set_xscale("log")
             few_decades = np.ptp(np.concatenate(groups)) < 2
@@ -231,6 +237,8 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         axis.set_visible(False)
     for axis in axes[:, 0]:
         axis.set_ylabel(quantity)
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=len(LINES))
     return figure
 
 
@@ -247,6 +255,26 @@ def best_settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: s
         )
         for group in known[:MOST_SETTINGS]
     ]
+
+
+def ends_of_contenders(samples: Sequence[Sample]) -> tuple[float, float] | None:
+    """The ends of an axis that is filled by the settings within reach of the best, the first: those
+    whose means differ from its mean by less than REACH deviations of a single trial, and CONTENDERS
+    in any case. None if these are all."""
+    means = [sample.mean for sample in samples if sample.mean is not None]
+    variances = [statistics.variance(each.values) for each in samples if len(each.values) > 1]
+    reach = REACH * math.sqrt(statistics.mean(variances)) if variances else 0.0
+    near = [abs(mean - means[0]) <= reach or n < CONTENDERS for n, mean in enumerate(means)]
+    if all(near):
+        return None
+    shown = [
+        value
+        for sample, chosen in zip(samples, near, strict=True)
+        for value in (*sample.values, sample.mean)
+        if chosen and value is not None
+    ]
+    margin = 0.3 * (max(shown) - min(shown)) or 0.01
+    return min(shown) - margin, max(shown) + margin
 
 
 def history(trials: Sequence[Reported]) -> Figure:
@@ -320,25 +348,30 @@ def pictures(
         yield picture("importance", caption, None, importance, part.importance)
     if grid := analysis.grid(part):
         data["heat"] = heat_data(grid, monitor)
+        mean = "Mean " if part.repeated[1] else ""
+        others = {*part.repeated[0]} - {*grid.row_key.split(", "), *grid.column_key.split(", ")}
         caption = (
-            f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
-            f"strongest effects: {colours_in_words(grid, monitor)}"
+            f"{mean}{monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
+            f"strongest effects{' (of the best setting of the other keys)' if others else ''}: "
+            f"{colours_in_words(grid, monitor)}"
         )
         yield picture("heat-map", caption, "heat", heat_map, grid, monitor)
     if found := analysis.effects(part):
         caption = (
-            "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
-            "deviation"
+            "Effect of each key: a dot per trial, and for each value the best setting of all other "
+            "keys, the best quarter of the settings, and their median"
         )
         yield picture("effects", caption, "slices", effects, found, monitor)
     keys, groups = part.repeated
     if samples := best_settings(groups, keys, monitor):
-        data["intervals"] = interval_data(samples, monitor, "a trial")
+        drawn = samples, monitor, "a trial", MEAN, ends_of_contenders(samples)
+        data["intervals"] = interval_data(*drawn)
+        far = "; a triangle is a setting that is far worse" if drawn[-1] else ""
         caption = (
             f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
-            "interval"
+            f"interval{far}"
         )
-        yield picture("settings", caption, "intervals", intervals, samples, monitor, "a trial")
+        yield picture("settings", caption, "intervals", intervals, *drawn)
     yield picture("curves", CURVES, "curves", curves, part.entries)
     timed = any(trial.seconds is not None for trial in part.entries)
     if timed and all(trial.stacked == 1 for trial in part.entries):  # a stack has equal shares

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kindling.reports import analysis, figures, tables
 from kindling.reports.charts import chart_content, chart_data
 from kindling.reports.collect import Collection, Part, Reported, collect, seeds_last
 from kindling.reports.figures import PagePicture
+from kindling.reports.words import sentences
 from kindling.system.errors import InputError
 from kindling.system.files import open_regular, write_durably
 from kindling.system.process import importing, status_line
@@ -29,14 +30,20 @@ MOST_LISTED = 4  # keys or data sets in a title
 
 
 def write_report(
-    paths: Sequence[Path], output: Path | None = None, *, force: bool = False, models: bool = True
+    paths: Sequence[Path],
+    output: Path | None = None,
+    *,
+    force: bool = False,
+    models: bool = True,
+    tell: Callable[[str], object] | None = None,
 ) -> Path:
     """Writes the page, and its pictures into a folder of the same name beside it.
 
     `output` is by default PATH/report.html, or for several paths report-NAMES.html in the folder
     that all paths have in common.
     An older report is replaced, any other file only with `force`. With `models`, pictures of the
-    best models are drawn too. Raises InputError as `collect`, and for a file in the way.
+    best models are drawn too. `tell` is called with each sentence of the page. Raises InputError as
+    `collect`, and for a file in the way.
     """
     found = collect(paths)
     page = output or _default_page(paths)
@@ -45,7 +52,7 @@ def write_report(
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder}: is not a folder, but pictures must go there; remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    content = {
+    content: dict[str, Any] = {
         "mark": Markup(MARK),
         "title": title_of(found),
         "when": now(),
@@ -59,6 +66,10 @@ def write_report(
         **chart_content(),
     }
     write_durably(page, render("page.html", content))
+    if tell is not None:
+        for section in content["sections"]:
+            for sentence in section["words"]:
+                tell(str(sentence))
     return page
 
 
@@ -168,6 +179,7 @@ def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[
         "kind": part.kind,
         "data": data,
         "summary": tables.summary(part),
+        "words": sentences(part),
         "best": tables.setting_figures(part)
         or (best and tables.key_figures(best, None if alone else part.title_of(best))),
         "compared": tables.compared(name, part),

@@ -13,6 +13,7 @@ from kindling.records.outcome import (
     LARGEST,
     SHARED_TIME,
     compared_rows,
+    for_choice,
     format_interval,
     format_metric,
     format_spread,
@@ -77,12 +78,14 @@ def summary(part: Part) -> str:
 
 def run_table(name: str, part: Part) -> PageTable:
     """A row per run with its metrics and the settings in which the runs differ. Of many runs, the
-    best ones, and some of those that did not finish."""
+    best ones, and some of those that did not finish. Of trials, without figures of the test set."""
     ranked = part.ranked
     entries = _first(ranked)
     first = table_metrics(entries)
     known = not all(is_logged(entry.monitor) for entry in entries)
     others = [m for m in ("val/loss", "test/loss") if known and m not in first]
+    if part.noun == "trial":
+        first, others = for_choice(first), for_choice(others)
     reasons = any(entry.reason for entry in entries)
     rows = [
         {
@@ -126,20 +129,18 @@ def settings_table(name: str, part: Part) -> PageTable | None:
     keys, groups = part.repeated
     if not groups:
         return None
-    *_, validation, test = metrics = groups[0].metrics
+    *validated, _ = groups[0].metrics
     rows = []
     for group in groups[:MOST_ROWS]:
-        means = {metric: _mean(group.repeats(metric), metric) for metric in metrics}
-        interval = group.interval(validation)
-        between = _number(format_interval(interval, validation), interval and interval[0])
-        tested = means.pop(test)
+        means = {metric: _mean(group.repeats(metric), metric) for metric in validated}
+        interval = group.interval(validated[-1])
+        between = _number(format_interval(interval, validated[-1]), interval and interval[0])
         rows.append(
             {
                 **{key: _text(value) for key, value in zip(keys, group.values, strict=True)},
                 "trials": _number(group.count, len(group.trials)),
                 **means,
                 INTERVAL: between,
-                test: tested,
             }
         )
     return PageTable(f"{name}-settings", rows)

@@ -249,8 +249,9 @@ def finish_sweep(folder: Path, note: str = "") -> None:
 
     try:
         with only_errors():  # training has told already what it found in the data
-            page = write_report([folder])
-        print(f"report: {page}")
+            told = list[str]()
+            page = write_report([folder], tell=told.append)
+        print("\n".join(["", *told, f"report: {page}"]))
     except (InputError, OSError) as error:  # the trials are complete without a report
         print(paint(f"no report: {error}", YELLOW, sys.stderr), file=sys.stderr)
     failures = sweep.failures()

@@ -1,0 +1,323 @@
+"""What the trials of a sweep, or a single run, came to, in sentences: the best and how sure that
+is, what cannot be told apart from it, what looks wrong, and what to type next."""
+
+import math
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kindling.config.measures import in_words, is_fraction
+from kindling.config.written import counted
+from kindling.records.confidence import LEVEL
+from kindling.records.outcome import (
+    INTERVAL,
+    Replicates,
+    format_interval,
+    format_metric,
+    in_full,
+)
+from kindling.reports import analysis
+from kindling.reports.collect import Part, Reported
+from kindling.system.installation import as_command
+
+TWO_SIDED = 1.96  # deviations of a normal distribution: 95% lie within
+MOST_NAMED = 3  # settings in a sentence
+FEWEST_VALUES = 3  # of a key whose best value may lie at the edge
+LATE, FALLEN = 0.2, 0.02  # of the epochs, and of the loss: still falling at the end
+RISEN, APART = 1.1, 0.05  # times the least loss, and of the score: overfitted
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and the command that goes on from there, if there is one."""
+
+    text: str
+    command: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.command is None else f"{self.text}: {self.command}"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Trials that differ only in seed and fold, or a single one."""
+
+    name: str
+    first: Reported
+    value: float  # the mean
+    group: Replicates | None = None
+
+
+def sentences(part: Part) -> list[Sentence]:
+    """Of a sweep, a search, or a single run; [] for several runs, and where nothing has a value.
+    Whoever reads them must be able to decide by them, so each holds only where the numbers bear
+    it."""
+    if part.best is None or part.kind == "confirmation":
+        return []
+    if part.kind == "run":
+        if len(part.entries) > 1 or "committee" in part.best.result:
+            return []
+        return [*_of_run(part.best)]
+    return [*_of_sweep(part)]
+
+
+# --- a sweep -------------------------------------------------------------------------------------
+
+
+def _of_sweep(part: Part) -> Iterator[Sentence]:
+    ranked = _settings(part)
+    best, monitor = ranked[0], ranked[0].first.monitor
+    value = format_metric(monitor, best.value)
+    if best.group:
+        interval = format_interval(best.group.interval(monitor), monitor)
+        sure = f"a mean {monitor} of {value} over {best.group.count} trials ({INTERVAL} {interval})"
+    else:
+        sure = f"a {monitor} of {value}, from one trial"
+    several = len(ranked) > 1
+    yield Sentence(
+        f"The best of {len(ranked):,} settings is {best.name}: {sure}"
+        if several
+        else f"The only setting has {sure}"
+    )
+    yield from _guessing(best.first, monitor, best.value, "val")
+    yield from _alike(part, ranked)
+    yield from _edges(part, ranked)
+    yield from _lost(part)
+    yield from _budget(best.first)
+
+
+def _settings(part: Part) -> list[_Setting]:
+    """The best first. Of a sweep over seeds or folds, those with two trials or more."""
+    keys, groups = part.repeated
+    if groups:
+        return [
+            _Setting(
+                in_full(dict(zip(keys, group.values, strict=True))),
+                group.trials[0],  # type: ignore[arg-type]  # the trials of a part are reported
+                statistics.mean(group.repeats(group.trials[0].monitor)),
+                group,
+            )
+            for group in groups
+        ]
+    valued = sorted(part.valued, key=lambda pair: pair[0].rank)
+    names = [{key: entry.setting(key) for key in part.keys} for entry, _ in valued]
+    return [_Setting(in_full(name), *pair) for name, pair in zip(names, valued, strict=True)]
+
+
+def noise(first: Reported, monitor: str, value: float) -> float | None:
+    """By how much two equally good settings may differ by chance, as measured on the same samples:
+    1.96 standard errors of the difference of two shares, which is too much rather than too little.
+    None if unknown."""
+    samples = first.result.get("data", {}).get("val")
+    if not (samples and is_fraction(monitor) and monitor == f"val/{first.score}"):
+        return None
+    return TWO_SIDED * math.sqrt(2 * value * (1 - value) / samples)
+
+
+def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
+    """The settings that may be as good as the best one."""
+    best, *others = ranked
+    monitor = best.first.monitor
+    if not others:
+        return
+    if best.group:
+        chances = _p_values([each.group for each in ranked if each.group], monitor)
+        alike = [o for o, p in zip(others, chances, strict=True) if p is None or p > 1 - LEVEL]
+        by = f"by {counted(len(best.group.trials), 'trial')} each"
+    else:
+        chance = noise(best.first, monitor, best.value)
+        if chance is None:
+            return
+        alike = [other for other in others if abs(other.value - best.value) <= chance]
+        by = f"by {best.first.result['data']['val']:,} validation samples and one trial each"
+    if not alike:
+        if best.group:
+            yield Sentence(f"The others are worse, beyond chance ({by})")
+        return
+    smallest = min((best, *alike), key=lambda each: each.first.result.get("parameters") or math.inf)
+    size = smallest.first.result.get("parameters")
+    named = "; ".join(each.name for each in alike[:MOST_NAMED])
+    more = f"; and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
+    least = (
+        f". The smallest of them all is {smallest.name}, with {size:,} parameters" if size else ""
+    )
+    assert part.folder is not None
+    yield Sentence(
+        f"{counted(len(alike), 'other')} cannot be told apart from it {by}: {named}{more}{least}. "
+        "To find out which is best, train them with fresh seeds",
+        f"{as_command('confirm')} {shlex.quote(str(part.folder))}",
+    )
+
+
+def _p_values(groups: Sequence[Replicates], monitor: str) -> list[float | None]:
+    """Of each difference to the first group, corrected for their number by Holm's method. Of folds
+    by the paired test of estimates.py, since all settings share the folds. Of seeds by Student's
+    test with the variance of all settings, since a few seeds tell little about the variance of
+    one; variances larger than that of the best make the test careful."""
+    from scipy.special import stdtr
+
+    from kindling.reports.estimates import holm, paired_difference
+
+    best, *others = groups
+    if best.folds:
+        found = [paired_difference(*_pairs(best, other, monitor)).p_value for other in others]
+        return holm(found)
+    samples = [group.repeats(monitor) for group in groups]
+    freedom = sum(len(sample) - 1 for sample in samples)
+    variance = sum((len(each) - 1) * statistics.variance(each) for each in samples) / freedom
+    first, *rest = [(statistics.mean(each), len(each)) for each in samples]
+    p_values: list[float | None] = []
+    for mean, count in rest:
+        error = math.sqrt(variance * (1 / first[1] + 1 / count))
+        difference = abs(first[0] - mean)
+        p_values.append(
+            2 * float(stdtr(freedom, -difference / error)) if error else float(difference == 0)
+        )
+    return holm(p_values)
+
+
+def _pairs(
+    best: Replicates, other: Replicates, monitor: str
+) -> tuple[list[float], list[float], list[int]]:
+    """The values in the trials with the same seed and fold, and their folds by number."""
+    values = [
+        {
+            (trial.settings.get("data.fold", ""), trial.settings.get("seed")): value
+            for trial in group.trials
+            if (value := trial.metric(monitor)) is not None
+        }
+        for group in (best, other)
+    ]
+    pairs = [pair for pair in values[0] if pair in values[1]]
+    names = sorted({fold for fold, _ in pairs})
+    first, second = ([each[pair] for pair in pairs] for each in values)
+    return first, second, [names.index(fold) for fold, _ in pairs]
+
+
+def _edges(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
+    """Numbers that are best at the least or the largest value, by more than chance."""
+    best, monitor = ranked[0], ranked[0].first.monitor
+    chance = _chance(part, best)
+    if chance is None:
+        return
+    for effect in analysis.effects(part):
+        values = [level.best for level in effect.levels]
+        if effect.scale == "category" or len(values) < FEWEST_VALUES:
+            continue
+        top = values.index(max(values) if part.higher else min(values))
+        if top not in (0, len(values) - 1):
+            continue
+        beside = values[1 if top == 0 else -2]
+        if abs(values[top] - beside) <= chance:
+            continue
+        end, way = ("least", "smaller") if top == 0 else ("largest", "larger")
+        yield Sentence(
+            f"{effect.key} is best at the {end} value that was tried, {effect.labels[top]} "
+            f"({format_metric(monitor, values[top])}; {effect.labels[1 if top == 0 else -2]}: "
+            f"{format_metric(monitor, beside)}). Try {way} ones"
+        )
+
+
+def _chance(part: Part, best: _Setting) -> float | None:
+    """By how much the means of two equally good settings may differ."""
+    monitor, (_, groups) = best.first.monitor, part.repeated
+    if not groups:
+        return noise(best.first, monitor, best.value)
+    samples = [group.repeats(monitor) for group in groups]
+    variances = [statistics.variance(each) / len(each) for each in samples if len(each) > 1]
+    return TWO_SIDED * math.sqrt(2 * statistics.mean(variances)) if variances else None
+
+
+def _lost(part: Part) -> Iterator[Sentence]:
+    """Trials that failed or diverged, and the values of keys that they alone have."""
+    for ending in ("failed", "diverged"):
+        lost = [entry for entry in part.entries if entry.status == ending]
+        if not lost:
+            continue
+        rest = [entry for entry in part.entries if entry.status != ending]
+        shared = {
+            key: lost[0].setting(key)
+            for key in part.keys
+            if len({entry.setting(key) for entry in lost}) == 1
+            and lost[0].setting(key) not in {entry.setting(key) for entry in rest}
+        }
+        why = f", which are all those with {in_full(shared)}" if shared else ""
+        yield Sentence(f"{counted(len(lost), 'trial')} {ending}{why}")
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def _of_run(run: Reported) -> Iterator[Sentence]:
+    score = f"test/{run.score}"
+    tested = run.metric(score)
+    if tested is not None:
+        yield from _guessing(run, score, tested, "test")
+    shared = run.result.get("data", {}).get("test_in_training")
+    if shared:
+        yield Sentence(
+            f"{counted(shared, 'sample')} of the test set {'is' if shared == 1 else 'are'} in the "
+            f"training set too, so {in_words(score)} on the test set promises too much"
+        )
+    yield from _overfitted(run)
+    yield from _budget(run)
+
+
+def _guessing(run: Reported, metric: str, value: float, part: str) -> Iterator[Sentence]:
+    """An accuracy is worth what it is above that of always answering the most frequent class."""
+    data: Mapping[str, Any] = run.result.get("data", {})
+    share, samples = data.get(f"{part}_most_frequent_class"), data.get(part)
+    if share is None or not samples or metric not in ("val/acc", "test/acc"):
+        return
+    error = TWO_SIDED * math.sqrt(share * (1 - share) / samples)
+    always = f"always answering the most frequent class, {format_metric('acc', share)}"
+    if value <= share + error:
+        yield Sentence(
+            f"This is no better than {always}, by {samples:,} samples: nothing was learned that "
+            "shows in the accuracy"
+        )
+    elif share > 1 / 2:
+        yield Sentence(
+            f"This is to be held against {always}; the recall of each class tells more",
+            f"{as_command('evaluate')} {shlex.quote(str(run.run.folder))}",
+        )
+
+
+def _losses(run: Reported) -> list[float]:
+    """The validation loss of each epoch from 1 on; [] if one is unknown."""
+    rows = [row.get("val/loss") for row in run.history[1:]]
+    known = [value for value in rows if value is not None and math.isfinite(value)]
+    return known if len(known) == len(rows) else []
+
+
+def _overfitted(run: Reported) -> Iterator[Sentence]:
+    losses = _losses(run)
+    last: Mapping[str, Any] = run.result.get("last") or {}
+    train, val = (last.get(f"{split}/{run.score}") for split in ("train", "val"))
+    if len(losses) < 2 or train is None or val is None or not min(losses) > 0:
+        return
+    if losses[-1] > RISEN * min(losses) and train - val > APART:
+        epoch = losses.index(min(losses)) + 1
+        yield Sentence(
+            f"The model has overfitted: the validation loss was least after epoch {epoch}, "
+            f"{min(losses):.4f}, and rose to {losses[-1]:.4f}. trainer.early_stopping_patience=5, "
+            "model.dropout=0.3 or more data may help"
+        )
+
+
+def _budget(run: Reported) -> Iterator[Sentence]:
+    """A validation loss that still falls in the last epochs of a run that was not stopped."""
+    losses = _losses(run)
+    steps = max(1, round(LATE * len(losses)))
+    if len(losses) < FEWEST_VALUES or run.result.get("stopped"):
+        return
+    before, last = losses[-1 - steps], losses[-1]
+    if last == min(losses) and before > 0 and last < (1 - FALLEN) * before:
+        longer = f"trainer.max_epochs={2 * len(losses)}"
+        told = "the last epoch" if steps == 1 else f"the last {steps} epochs"
+        yield Sentence(
+            f"The validation loss still fell in {told}, from {before:.4f} to {last:.4f}: more "
+            f"epochs, such as {longer}, should help"
+        )

@@ -1,0 +1,256 @@
+"""Each sentence about a sweep or a run: on results that deserve it, and on results that do not."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kindling.records.folder import Result, Run
+from kindling.reports.collect import Part, Reported
+from kindling.reports.words import sentences
+from tests.helpers.commands import Command
+
+SHARE = 0.12  # of the most frequent class
+
+
+def trial(number: int, value: float | None, settings: dict[str, str], **more: Any) -> Reported:
+    """With the validation accuracy `value` on 400 samples; without one, it diverged."""
+    data = {"name": "digits", "val": 400, "test": 500}
+    shares = {"val_most_frequent_class": SHARE, "test_most_frequent_class": SHARE}
+    result: Any = {
+        "status": "diverged" if value is None else "finished",
+        "best": {"val/acc": value},
+        "data": data | shares,
+        "parameters": 100 * (1 + number),
+    }
+    result |= more
+    history: Any = [
+        {"epoch": n, "val/loss": loss} for n, loss in enumerate(result.pop("losses", []))
+    ]
+    folder = Path(f"sweeps/mine/{number}")
+    known: Result = result
+    return Reported(Run(folder), known, settings, settings, history, str(folder), "")
+
+
+def sweep(values: Mapping[Any, Sequence[float | None]], *keys: str, **more: Any) -> Part:
+    """A trial for each seed of each setting."""
+    places = itertools.count()
+    trials = [
+        trial(
+            next(places), value, dict(zip(keys, setting, strict=True)) | {"seed": str(seed)}, **more
+        )
+        for setting, of_setting in values.items()
+        for seed, value in enumerate(of_setting)
+    ]
+    several = max(map(len, values.values())) > 1
+    return Part(Path("sweeps/mine"), "mine", trials, [*keys, *["seed"] * several])
+
+
+def told(part: Part) -> list[str]:
+    return [sentence.text for sentence in sentences(part)]
+
+
+def test_the_best_setting_with_its_interval() -> None:
+    values = {("0.1",): [0.9, 0.92, 0.94], ("0.2",): [0.5, 0.52, 0.51]}
+    low, high = stats.t.interval(0.95, 2, 0.92, stats.sem([0.9, 0.92, 0.94]))
+    assert told(sweep(values, "lr")) == [
+        "The best of 2 settings is lr=0.1: a mean val/acc of 92.00% over 3 trials "
+        f"(95% interval {low:.2%} to {high:.2%})",
+        "The others are worse, beyond chance (by 3 trials each)",
+    ]
+    (only, *_) = told(sweep({(): [0.9, 0.92]}))
+    assert only.startswith(
+        "The only setting has a mean val/acc of 91.00% over 2 trials (95% interval"
+    )
+    (first, *_) = told(sweep({("0.1",): [0.9], ("0.2",): [0.5]}, "lr"))
+    assert first == "The best of 2 settings is lr=0.1: a val/acc of 90.00%, from one trial"
+
+
+def test_single_trials_are_told_apart_by_the_number_of_validation_samples() -> None:
+    """Two shares of 400 samples around 90% differ by up to 4.2 points by chance."""
+    chance = 1.96 * math.sqrt(2 * 0.9 * 0.1 / 400)
+    near, far = 0.9 - 0.99 * chance, 0.9 - 1.01 * chance
+    values = {("a",): [near], ("b",): [0.9], ("c",): [far]}
+    (sentence,) = [s for s in sentences(sweep(values, "name")) if "told apart" in s.text]
+    assert sentence.text == (
+        "1 other cannot be told apart from it by 400 validation samples and one trial each: "
+        "name=a. The smallest of them all is name=a, with 100 parameters. To find out which is "
+        "best, train them with fresh seeds"
+    )
+    assert sentence.command == "python -m src.confirm sweeps/mine"
+    alone = sweep({("b",): [0.9], ("c",): [far]}, "name")
+    assert not [text for text in told(alone) if "told apart" in text]
+    unknown = sweep(values, "name", data={"name": "digits"})
+    assert len(told(unknown)) == 1  # the number of samples is unknown, so nothing is claimed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_seeds_tell_settings_apart_as_students_test_does(seed: int) -> None:
+    """With the variance of all settings, and Holm's correction, written out with NumPy."""
+    draw = np.random.default_rng(seed)
+    centres = [0.9, *draw.uniform(0.8, 0.9, 6)]
+    samples = [(centre + draw.normal(0, 0.01, 4)).tolist() for centre in centres]
+    samples.sort(key=lambda each: -sum(each))
+    values = {(f"n{place}",): each for place, each in enumerate(samples)}
+    variance = np.mean([np.var(each, ddof=1) for each in samples])
+    t = [(np.mean(samples[0]) - np.mean(each)) / math.sqrt(variance / 2) for each in samples[1:]]
+    p = 2 * stats.t.sf(np.abs(t), 7 * 3)
+    order = np.argsort(p)
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(1, np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p)))))
+    expected = [f"name=n{place + 1}" for place in range(6) if corrected[place] > 0.05]
+    (text,) = [text for text in told(sweep(values, "name")) if "apart" in text or "beyond" in text]
+    for place in range(1, 7):
+        name = f"name=n{place}"
+        assert (f"{name};" in text or f"{name}." in text) == (name in expected[:3])
+    assert text.startswith(f"{len(expected)} other" if expected else "The others are worse")
+
+
+def test_equal_trials_of_each_setting() -> None:
+    """Without any deviation, other means are other settings, and equal ones are not."""
+    different = told(sweep({("a",): [0.9, 0.9], ("b",): [0.8, 0.8]}, "name"))
+    assert "The others are worse, beyond chance (by 2 trials each)" in different
+    same = told(sweep({("a",): [0.9, 0.9], ("b",): [0.9, 0.9]}, "name"))
+    assert any(text.startswith("1 other cannot be told apart") for text in same)
+
+
+def test_folds_are_compared_in_pairs() -> None:
+    """What the folds share does not hide a small difference between settings."""
+    shift = [0.0, 0.1, -0.1, 0.05, -0.05]
+    trials = [
+        trial(
+            5 * place + fold,
+            0.8 - 0.02 * place + change + 0.0005 * ((fold + place) % 3),
+            {"lr": str(place), "data.fold": str(fold), "data.folds": "5"},
+        )
+        for place in range(2)
+        for fold, change in enumerate(shift)
+    ]
+    part = Part(Path("sweeps/mine"), "mine", trials, ["lr", "data.fold"])
+    assert "The others are worse, beyond chance (by 5 trials each)" in told(part)
+
+
+def test_a_number_that_is_best_at_the_edge() -> None:
+    rising = {(str(n),): [value] for n, value in ((1, 0.5), (2, 0.7), (3, 0.9))}
+    assert (
+        "width is best at the largest value that was tried, 3 (90.00%; 2: 70.00%). Try larger ones"
+        in told(sweep(rising, "width"))
+    )
+    falling = {(str(n),): [value] for n, value in ((1, 0.9), (2, 0.7), (3, 0.5))}
+    assert any(
+        "best at the least value" in text and "smaller" in text
+        for text in told(sweep(falling, "width"))
+    )
+    for values in (
+        {("1",): [0.5], ("2",): [0.9], ("3",): [0.7]},  # within
+        {("1",): [0.5], ("2",): [0.89], ("3",): [0.9]},  # the difference may be chance
+        {("1",): [0.5], ("3",): [0.9]},  # two values show no way
+        {("a",): [0.5], ("b",): [0.7], ("c",): [0.9]},  # names have no edge
+    ):
+        assert not [text for text in told(sweep(values, "width")) if "was tried" in text]
+    losses = sweep(rising, "width", monitor="val/loss")
+    assert not [text for text in told(losses) if "was tried" in text]  # its chance is unknown
+    seeds = {(str(n),): [v - 0.01, v + 0.01] for n, v in ((1, 0.5), (2, 0.7), (3, 0.9))}
+    assert any("largest value" in text for text in told(sweep(seeds, "width")))
+
+
+def test_trials_that_diverged_and_what_they_share() -> None:
+    values: dict[tuple[str, ...], Sequence[float | None]] = {
+        ("0.1", "8"): [0.9], ("0.1", "16"): [0.5], ("9", "8"): [None], ("9", "16"): [None],
+    }  # fmt: skip
+    assert "2 trials diverged, which are all those with lr=9" in told(sweep(values, "lr", "width"))
+    values["9", "32"] = [0.4]
+    assert "2 trials diverged" in told(sweep(values, "lr", "width"))
+    assert not [text for text in told(sweep({("1",): [0.9]}, "lr")) if "diverged" in text]
+    assert told(sweep({("1",): [None]}, "lr")) == []
+
+
+def test_no_better_than_the_most_frequent_class() -> None:
+    bound = SHARE + 1.96 * math.sqrt(SHARE * (1 - SHARE) / 400)
+    poor = told(sweep({("1",): [bound - 0.001], ("2",): [0.1]}, "lr"))
+    assert (
+        "This is no better than always answering the most frequent class, 12.00%, by 400 samples: "
+        "nothing was learned that shows in the accuracy" in poor
+    )
+    good = told(sweep({("1",): [bound + 0.001], ("2",): [0.1]}, "lr"))
+    assert not [text for text in good if "no better" in text]
+
+
+def single(value: float | None = 0.9, **more: Any) -> list[str]:
+    run = trial(0, 0.9, {}, **{"test/acc": value, **more})
+    return told(Part(None, "", [run], []))
+
+
+def test_a_run_on_data_with_a_rare_class() -> None:
+    data = {"name": "rare", "test": 1000, "test_most_frequent_class": 0.98}
+    assert any("no better than" in text and "98.00%" in text for text in single(0.985, data=data))
+    (against,) = single(0.995, data=data)
+    assert against.startswith("This is to be held against always answering")
+    assert single(0.9) == []
+
+
+def test_a_run_that_was_tested_on_its_training_samples() -> None:
+    data = {"name": "d", "test": 500, "test_in_training": 3}
+    (text,) = single(data=data)
+    assert text == (
+        "3 samples of the test set are in the training set too, so accuracy on the test set "
+        "promises too much"
+    )
+    assert single(data={"name": "d", "test": 500, "test_in_training": 0}) == []
+
+
+def test_a_run_that_has_overfitted() -> None:
+    rose = [9, 0.5, 0.4, 0.45, 0.6]
+    last = {"train/acc": 0.99, "val/acc": 0.9}
+    (text,) = single(losses=rose, last=last)
+    assert text.startswith(
+        "The model has overfitted: the validation loss was least after epoch 2, 0.4000, and rose "
+        "to 0.6000. "
+    )
+    assert single(losses=rose, last={"train/acc": 0.91, "val/acc": 0.9}) == []
+    assert single(losses=[9, 0.5, 0.4, 0.41, 0.42], last=last) == []
+
+
+def test_a_run_that_ended_too_early() -> None:
+    falling = [9, *(1 / n for n in range(1, 11))]
+    (text,) = single(losses=falling)
+    assert text == (
+        "The validation loss still fell in the last 2 epochs, from 0.1250 to 0.1000: more epochs, "
+        "such as trainer.max_epochs=20, should help"
+    )
+    assert single(losses=falling, stopped="early_stopping") == []
+    assert single(losses=[9, *([1.0] * 10)]) == []
+    assert single(losses=[*falling[:-1], 0.2]) == []
+    swept = told(sweep({("1",): [0.9], ("2",): [0.5]}, "lr", losses=falling))
+    assert text in swept
+
+
+def test_several_runs_and_committees_have_none() -> None:
+    runs = [trial(n, 0.9, {"lr": str(n)}) for n in range(2)]
+    assert sentences(Part(None, "Runs", runs, ["lr"])) == []
+    committee = trial(0, 0.9, {}, committee={"members": []})
+    assert sentences(Part(None, "", [committee], [])) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_with_the_sentences_of_its_page(command: Command, tmp_path: Path) -> None:
+    found = command(
+        "src.train", "-m", "hydra/launcher=fused", "data=digits", "trainer.max_epochs=3",
+        "optimizer.lr=0.01,0.1", "model.hidden_sizes=[16]", "hydra.sweep.dir=mine",
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    *_, best, _, page = lines = found.stdout.strip().splitlines()
+    assert page == "report: mine/report.html"
+    assert any(
+        line.startswith("The best of 2 settings is optimizer.lr=0.1: a val/acc of")
+        for line in lines
+    )
+    assert best != page
+    html = (tmp_path / "mine/report.html").read_text()
+    assert "The best of 2 settings is optimizer.lr=0.1: a val/acc of" in html
+    assert "src.confirm" not in html or "python -m src.confirm mine" in html
