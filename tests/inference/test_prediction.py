@@ -3,6 +3,7 @@
 import csv
 import doctest
 import io
+import random
 import shlex
 import shutil
 from dataclasses import replace
@@ -438,6 +439,63 @@ def test_names_of_classes_are_written_as_they_are_and_printed_clean(
     assert evaluation.labels == trained.labels
     assert "\u200c" not in evaluation.describe()
     assert "as a\ufffdb" in evaluation.describe()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_fit_are_predicted_beside_wrong_ones(
+    seed: int, on_persian: Run, tmp_path: Path
+) -> None:
+    """The right rows have the predictions that they have alone, and each wrong one is listed."""
+    draw = random.Random(seed)
+    cells = [[f"{draw.uniform(0, 1):.3f}", draw.choice(["EU", "NA"])] for _ in range(40)]
+    wrong = sorted(draw.sample(range(40), draw.randint(1, 39)))
+    for row in wrong:
+        cells[row] = draw.choice([["x", "EU"], ["1e99", "NA"], ["0.5", "NAM"], ["x", "NAM"]])
+    faulty, right = tmp_path / "faulty.csv", tmp_path / "right.csv"
+    rows = [",".join(row) for row in cells]
+    faulty.write_text("\n".join(["a,region", *rows]))
+    right.write_text("\n".join(["a,region", *(r for n, r in enumerate(rows) if n not in wrong)]))
+    found, alone = (
+        predict_request(read_request(on_persian.folder, [path], "auto", "-", force=False))
+        for path in (faulty, right)
+    )
+    assert len(found.faults) == len(wrong)
+    for row, fault in zip(wrong, found.faults, strict=True):
+        assert fault.startswith(f"{faulty}: ")
+        assert f"line {row + 2}: {cells[row][0]!r}" in fault or f"{cells[row][1]!r}" in fault
+    told, expected = (list(csv.DictReader(io.StringIO(each.text))) for each in (found, alone))
+    assert [int(each["row"]) for each in told] == [*range(40)]
+    assert [int(each["row"]) for each in told if each["fault"]] == wrong
+    kept = [each for each in told if not each["fault"]]
+    assert [(each["class"], each["probability"]) for each in kept] == [
+        (each["class"], each["probability"]) for each in expected
+    ]
+    notes = [note.replace("faulty.csv", "right.csv") for note in found.notes]
+    assert notes == list(alone.notes)
+
+
+def test_a_table_of_which_no_row_or_too_few_fit_is_refused(
+    on_persian: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its faults as a whole: a missing column is one fault, not one of each row."""
+    path = tmp_path / "t.csv"
+
+    def refused() -> str:
+        request = read_request(on_persian.folder, [path], "auto", None, force=False)
+        with pytest.raises(InputError) as caught:
+            predict_request(request)
+        return str(caught.value)
+
+    path.write_text("region,b\nEU,1\nEU,2\n")
+    assert refused().startswith(f"{path}: there is no column a")
+    path.write_text("a,region\nx,EU\ny,EU\n")
+    assert "column a: 2 of 2 cells are not numbers" in refused()
+    monkeypatch.setattr("kindling.inference.prediction.MOST_WRONG", 2)
+    path.write_text("a,region\n0,EU\nx,EU\ny,EU\nz,EU\n")
+    assert "column a: 3 of 4 cells are not numbers" in refused()
+    path.write_text("a,region\n0,EU\nx,EU\ny,EU\n1,EU\n")
+    request = read_request(on_persian.folder, [path], "auto", None, force=False)
+    assert len(predict_request(request).faults) == 2
 
 
 def test_a_text_that_training_did_not_see_is_a_fault_of_its_file(

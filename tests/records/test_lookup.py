@@ -94,6 +94,14 @@ def test_a_beginning_or_a_name_is_enough(text: str, place: int, three: list[Path
     assert find(text) == three[place]
 
 
+def test_a_wrong_name_is_told_with_the_one_that_is_alike(three: list[Path]) -> None:
+    write_labels(three[1], name="baseline")
+    with pytest.raises(InputError, match=r"^basline: .*; did you mean baseline\?; name a run"):
+        checkpoint_of(find("basline"))
+    with pytest.raises(InputError, match=r"^other: there is no such file or folder; name a run"):
+        checkpoint_of(find("other"))
+
+
 def test_a_whole_name_goes_before_a_beginning(three: list[Path]) -> None:
     write_labels(three[0], name="base")
     write_labels(three[1], name="base-2")

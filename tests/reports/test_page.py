@@ -225,6 +225,21 @@ def test_pictures_lie_beside_the_page(sweep: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_sentences_about_several_sweeps_are_below_their_titles(sweep: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(sweep, tmp_path / name)
+    told = list[str]()
+    write_report([tmp_path], models=False, tell=told.append)
+    assert [line for line in told if line.startswith("Sweep")] == ["Sweep one:", "Sweep two:"]
+    half = len(told) // 2
+    assert told[1:half] == [line.replace("/two", "/one") for line in told[half + 1 :]]
+    assert told[1].startswith("The best of 4 settings is ")
+    single = list[str]()
+    write_report([tmp_path / "one"], models=False, tell=single.append)
+    assert single == told[1:half]
+
+
 def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     runs = [train(), train("model=logistic_regression", "optimizer.lr=0.05")]
     page = write_report([run.folder for run in runs])

@@ -68,5 +68,5 @@ def main() -> None:
     for note in found.notes:
         print(paint(note, YELLOW, sys.stderr), file=sys.stderr)
     if found.faults:
-        tell_error(all_at_once(found.faults, "the other files have predictions"))
+        tell_error(all_at_once(found.faults, "the others have predictions"))
         raise SystemExit(1)

@@ -5,7 +5,7 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from kindling.system.installation import as_command
 from kindling.tasks import classification
 
 ROWS_SHOWN = 100
+MOST_WRONG = 100  # rows of a table whose other rows have predictions
 # Those of OPTIONAL are left out if no row has one: the box of a drawing in a photograph, what a
 # committee says, and the augmented copies.
 COLUMNS = (
@@ -160,8 +161,9 @@ class Prediction:
 def predict_inputs(trained: Trained, inputs: Sequence[Input], aid: Any = None) -> list[Prediction]:
     """A prediction for each picture and each row of arrays or tables, in the order of the inputs.
 
-    A file that cannot be read or does not fit the model has a Prediction with its fault. `aid` is
-    what the `aid` of KINDS has returned. Raises
+    A file that cannot be read or does not fit the model has a Prediction with its fault, and so has
+    each row of a table, if others fit and at most MOST_WRONG do not. `aid` is what the `aid` of
+    KINDS has returned. Raises
     InputError for pictures when the model takes none, and when no file has a prediction.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
@@ -174,6 +176,8 @@ def predict_inputs(trained: Trained, inputs: Sequence[Input], aid: Any = None) -
                 raise InputError(item.fault)
             if isinstance(item, Picture):
                 predictions.append(next(of_pictures))
+            elif isinstance(item, Table):
+                predictions += _of_table(trained, item, aid)
             else:
                 predictions += _of_samples(trained, samples_of(trained, item), aid)
         except InputError as error:
@@ -203,6 +207,48 @@ def _of_pictures(trained: Trained, pictures: Sequence[Picture], aid: Any) -> lis
             )
         )  # fmt: skip
     return predictions
+
+
+def _of_table(trained: Trained, table: Table, aid: Any) -> list[Prediction]:
+    """A prediction for each row, those of wrong rows with their faults."""
+    notes = [*table.notes]
+    try:
+        return _of_samples(trained, samples_of(trained, table), aid)
+    except InputError:
+        table.notes[:] = notes
+        wrong = _wrong_rows(trained, table)
+        if not wrong:
+            raise
+    right = np.array([row not in wrong for row in range(len(table.lines))])
+    guessed = iter(_of_samples(trained, samples_of(trained, table.take(right)), aid))
+    return [
+        replace(next(guessed), row=row)
+        if row not in wrong
+        else Prediction(table.path, row, None, fault=wrong[row], line=line)
+        for row, line in enumerate(table.lines)
+    ]
+
+
+def _wrong_rows(trained: Trained, table: Table) -> dict[int, str]:
+    """The faults of a table by row, found by halves: each costs no more than two readings of the
+    table. {} if all rows are wrong, or more than MOST_WRONG."""
+    found: dict[int, str] = {}
+
+    def search(first: int, last: int) -> bool:
+        part = np.zeros(len(table.lines), bool)
+        part[first:last] = True
+        try:
+            samples_of(trained, replace(table.take(part), notes=[]))
+        except InputError as error:
+            if last - first == 1:
+                found[first] = str(error)
+                return len(found) <= MOST_WRONG
+            middle = (first + last) // 2
+            return search(first, middle) and search(middle, last)
+        return True
+
+    few = search(0, len(table.lines))
+    return found if few and len(found) < len(table.lines) else {}
 
 
 def _of_samples(trained: Trained, samples: Samples, aid: Any) -> list[Prediction]:

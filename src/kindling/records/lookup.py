@@ -14,6 +14,7 @@ from pathlib import Path
 from random import randrange
 from typing import Literal
 
+from kindling.config.faults import did_you_mean
 from kindling.config.schema import LATEST, Config
 from kindling.records.folder import (
     CONFIRMATION,
@@ -322,7 +323,11 @@ def checkpoint_of(path: Path) -> Path:
             return file
         exists = path.exists()
     if not exists:
-        raise InputError(f"{path}: there is no such file or folder; name a run, runs/DATE/TIME")
+        names = [*filter(None, _names([*units()]).values())]
+        raise InputError(
+            f"{path}: there is no such file or folder{did_you_mean(str(path), names)}; name a run, "
+            "runs/DATE/TIME"
+        )
     if Run(path).config_file.exists() and (reason := Run(path).why_no_weights):
         raise InputError(reason)
     if is_sweep(path):

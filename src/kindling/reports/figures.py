@@ -349,10 +349,10 @@ def pictures(
     if grid := analysis.grid(part):
         data["heat"] = heat_data(grid, monitor)
         mean = "Mean " if part.repeated[1] else ""
-        others = {*part.repeated[0]} - {*grid.row_key.split(", "), *grid.column_key.split(", ")}
+        several = len(analysis.settings(part)) > np.count_nonzero(~np.isnan(grid.best))
         caption = (
             f"{mean}{monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
-            f"strongest effects{' (of the best setting of the other keys)' if others else ''}: "
+            f"strongest effects{', of the best setting in each cell' if several else ''}: "
             f"{colours_in_words(grid, monitor)}"
         )
         yield picture("heat-map", caption, "heat", heat_map, grid, monitor)

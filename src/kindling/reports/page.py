@@ -67,7 +67,10 @@ def write_report(
     }
     write_durably(page, render("page.html", content))
     if tell is not None:
-        for section in content["sections"]:
+        told = [section for section in content["sections"] if section["words"]]
+        for section in told:
+            if len(told) > 1:
+                tell(f"{section['title']}:")
             for sentence in section["words"]:
                 tell(str(sentence))
     return page
