@@ -50,6 +50,30 @@ BATCHES = {
 }
 
 
+@pytest.mark.parametrize("estimator", [KindlingClassifier, KindlingRegressor])
+def test_arrays_that_are_read_only(estimator: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As joblib shares them. PyTorch warns of them, once in each process: so another test may have
+    had the warning."""
+    convert = torch.from_numpy
+    given = []
+
+    def from_numpy(array: NDArray[Any]) -> torch.Tensor:
+        given.append(array.flags.writeable)
+        return convert(array)
+
+    monkeypatch.setattr(torch, "from_numpy", from_numpy)
+    x, y = load_iris(return_X_y=True)
+    for dtype in (np.float32, np.float64):
+        arrays = [x.astype(dtype), y, np.ones(len(y))]
+        for array in arrays:
+            array.flags.writeable = False
+        fitted = estimator(max_epochs=2).fit(arrays[0], y, sample_weight=arrays[2])
+        fitted.predict(arrays[0])
+        fitted.score(arrays[0], y)
+    assert given
+    assert all(given)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

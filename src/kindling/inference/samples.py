@@ -145,7 +145,9 @@ def _expected_shape(trained: Trained) -> str:
 
 def as_split(trained: Trained, features: NDArray[Any], labels: NDArray[Any] | None = None) -> Split:
     """Features (N, ...) that fit the model, as (N, *shape); without labels, of class 0."""
-    inputs = torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
+    # PyTorch warns of arrays that are read only, as those that joblib shares among processes.
+    writable = np.require(features, requirements=("C", "W"))
+    inputs = torch.from_numpy(writable).view(-1, *trained.shape)
     if labels is None or trained.config.task.name == CLASSIFICATION:
         classes = np.zeros(len(inputs)) if labels is None else labels
         return Split(inputs, torch.from_numpy(classes.astype(np.int64)))

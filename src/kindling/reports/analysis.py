@@ -81,16 +81,6 @@ def ends_without_outliers(values: Iterable[float], *, higher: bool) -> tuple[flo
     return min([*inside, best]), max([*inside, best])
 
 
-def settings(part: Part) -> list[tuple[int, float]]:
-    """The place in `part.valued` of a trial of each setting, and the mean value of the setting's
-    trials, which differ in seed and fold."""
-    chosen = [key for key in part.keys if key not in REPLICATED]
-    groups: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-    for place, (entry, value) in enumerate(part.valued):
-        groups.setdefault(tuple(map(entry.setting, chosen)), []).append((place, value))
-    return [(group[0][0], statistics.mean(v for _, v in group)) for group in groups.values()]
-
-
 def effects(part: Part) -> list[Effect]:
     """The effect of every key with two to MOST_LABELS values, the strongest first. Keys that change
     together have one effect; seeds and folds, which nobody chooses, have none, and neither have
@@ -118,7 +108,7 @@ def levels(part: Part, named: Sequence[str | None], ordered: Iterable[str]) -> l
     """Of the settings with each label; None where there are none. `named` has the label of each
     trial in `part.valued`."""
     means: dict[str | None, list[float]] = {label: [] for label in ordered}
-    for place, mean in settings(part):
+    for place, mean in part.settings:
         if named[place] in means:
             means[named[place]].append(mean)
     return [Levels.of(each, higher=part.higher) if each else None for each in means.values()]
@@ -167,7 +157,7 @@ def grid(part: Part) -> Grid | None:
     down, across = sorted(found[:2], key=lambda effect: part.keys.index(effect.keys[0]))
     named = [_labelled(part, effect.keys)[0] for effect in (down, across)]
     best = np.full((len(down.labels), len(across.labels)), math.nan)
-    for place, mean in settings(part):
+    for place, mean in part.settings:
         row, column = (labels[place] for labels in named)
         cell = down.labels.index(row), across.labels.index(column)
         best[cell] = (np.fmax if part.higher else np.fmin)(best[cell], mean)

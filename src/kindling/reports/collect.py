@@ -1,6 +1,7 @@
 """The runs and sweeps under some folders, read for a report. Nothing here imports torch."""
 
 import os
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,16 @@ class Part:
     def valued(self) -> list[tuple[Reported, float]]:
         """The entries that have a value, with the value."""
         return [(entry, value) for entry in self.entries if (value := entry.value) is not None]
+
+    @cached_property
+    def settings(self) -> list[tuple[int, float]]:
+        """The place in `valued` of a trial of each setting, and the mean value of the setting's
+        trials, which differ in seed and fold."""
+        chosen = [key for key in self.keys if key not in REPLICATED]
+        groups: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+        for place, (entry, value) in enumerate(self.valued):
+            groups.setdefault(tuple(map(entry.setting, chosen)), []).append((place, value))
+        return [(group[0][0], statistics.mean(v for _, v in group)) for group in groups.values()]
 
     @property
     def best(self) -> Reported | None:

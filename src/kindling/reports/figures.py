@@ -349,7 +349,7 @@ def pictures(
     if grid := analysis.grid(part):
         data["heat"] = heat_data(grid, monitor)
         mean = "Mean " if part.repeated[1] else ""
-        several = len(analysis.settings(part)) > np.count_nonzero(~np.isnan(grid.best))
+        several = len(part.settings) > np.count_nonzero(~np.isnan(grid.best))
         caption = (
             f"{mean}{monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
             f"strongest effects{', of the best setting in each cell' if several else ''}: "
