@@ -114,8 +114,25 @@ def test_several_matches_are_listed(three: list[Path]) -> None:
         find("10-00")
     for folder in three:
         write_labels(folder, name="same")
-    with pytest.raises(InputError, match="may be one of 3 folders"):
-        find("same")
+    for text, use in (("same", ANY), ("same", NEWEST_SWEEP), ("sam", MODEL)):
+        with pytest.raises(InputError, match="may be one of 3 folders"):
+            find(text, use)
+
+
+def test_a_name_of_several_means_the_newest(
+    three: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who trains again under a name means the last run."""
+    for folder in three:
+        write_labels(folder, name="same")
+    newest = max(three, key=began)
+    assert find("same", MODEL) == newest
+    told = f"same: the newest of 3 folders with this name is {newest}\n"
+    assert capsys.readouterr() == ("", told)
+    write_labels(three[0], name="same-2")
+    write_labels(newest, name="other")
+    assert find("same", MODEL) == next(folder for folder in three[1:] if folder != newest)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_trial_of_a_named_sweep(three: list[Path]) -> None:
@@ -219,7 +236,8 @@ def test_damaged_labels_hide_no_other_run(three: list[Path]) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_random_names_and_beginnings(seed: int) -> None:
     """The rule, written out: the whole name, or else each folder of which a text begins so; of
-    several those that the command can use, if there are any."""
+    several those that the command can use, if there are any; of those with the name the newest,
+    for a command that changes nothing."""
     draw = random.Random(seed)
     texts: dict[Path, list[str]] = {}
     with_weights = set()
@@ -246,6 +264,8 @@ def test_random_names_and_beginnings(seed: int) -> None:
                 assert find(text, use) == Path(text)
             elif len(meant) == 1:
                 assert find(text, use) == meant[0]
+            elif whole and use is MODEL:
+                assert find(text, use) == max(meant, key=began)
             else:
                 with pytest.raises(InputError, match=f"may be one of {len(meant)} folders"):
                     find(text, use)
@@ -261,8 +281,7 @@ def test_a_failed_run_takes_no_name_from_its_repetition(three: list[Path]) -> No
     with pytest.raises(InputError, match="own: may be one of 2 folders"):
         find("own", ANY)
     Run(three[0]).remove_checkpoints(but_best=False)
-    with pytest.raises(InputError, match="own: may be one of 2 folders"):
-        find("own", MODEL)
+    assert find("own", MODEL) == failed  # neither has weights, so the newest is meant
 
 
 def test_runs_to_compare(three: list[Path]) -> None:

@@ -166,8 +166,8 @@ def test_a_name_that_another_run_has(
         assert bool(told) == warned
         if warned:
             assert told == (
-                "name=wide: runs/a has this name too, so the name alone will find none; to rename "
-                "it, type python -m src.runs label runs/a --name OTHER\n"
+                "name=wide: runs/a has this name too; the name alone now means this one. To rename "
+                "the other, type python -m src.runs label runs/a --name OTHER\n"
             )
     ended(Path("runs/b/0"), 0.5, "name=rates")
     Path("runs/b/multirun.yaml").write_text("")

@@ -4,6 +4,7 @@ torch."""
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from kindling.records.folder import (
 from kindling.records.labels import read_labels
 from kindling.records.sweep_folder import Sweep
 from kindling.system.arguments import Parser
-from kindling.system.colour import note_name
+from kindling.system.colour import YELLOW, note_name, paint
 from kindling.system.errors import InputError, reading
 from kindling.system.installation import as_command
 
@@ -176,11 +177,13 @@ def _has_finished(least: int, folder: Path) -> bool:
 @dataclass(frozen=True)
 class Use:
     """What a command does with a folder. `latest` is the newest folder of these kinds (empty: of
-    any) that the command `can_use`; `wanted` names such a folder in messages."""
+    any) that the command `can_use`; `wanted` names such a folder in messages. A command that `asks`
+    changes what is there, so a name must be that of one folder."""
 
     kinds: Sequence[Kind] = ()
     can_use: Callable[[Path], bool] = lambda _: True
     wanted: str = "run or sweep"
+    asks: bool = False
 
     def accepts(self, folder: Path) -> bool:
         with suppress(OSError):  # another folder may be readable
@@ -188,7 +191,7 @@ class Use:
         return False
 
 
-ANY = Use()
+ANY = Use(asks=True)
 MODEL = Use(TRAINED, _has_weights, "run with weights")
 FINISHED = Use(("run",), lambda f: _has_weights(f) and _status(Run(f)) == "finished",
                "finished run with weights")  # fmt: skip
@@ -196,7 +199,7 @@ RESUMED = Use(("run", "sweep"), _may_go_on, "run or sweep that can go on")
 RESUMED_SEARCH = Use(("search",), _may_go_on, "search")
 CONFIRMED = Use(SWEPT, partial(_has_finished, 1), "sweep or search with a finished trial")
 COMBINED = Use(SWEPT, partial(_has_finished, 2), "sweep or search with two finished trials")
-NEWEST_SWEEP = Use(SWEPT, wanted="sweep or search")
+NEWEST_SWEEP = Use(SWEPT, wanted="sweep or search", asks=True)
 REPORTED = Use((*TRAINED, *SWEPT, "confirmation"), _has_values, "run or sweep with an epoch")
 WATCHED = Use(REPORTED.kinds, _may_go_on, "run or sweep that can go on")
 
@@ -224,7 +227,8 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
     sweep or search.
 
     With `whole`, a beginning is not enough. If several match, those with this use go before the
-    others, as a finished run before the failed one whose name it took over. Returns the path of
+    others, as a finished run before the failed one whose name it took over. Of several with the
+    name, the newest is meant, and told, unless the command asks. Returns the path of
     `text` if nothing matches: commands say what they expect. Raises InputError if still several
     match, and if there is no newest.
     """
@@ -242,6 +246,11 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
     matches = _matches(text, found, whole=whole)
     if len(matches) > 1:
         matches = [folder for folder in matches if use.accepts(folder)] or matches
+    if len(matches) > 1 and not use.asks and set(_names(matches).values()) == {text}:
+        newest = max(matches, key=began)
+        told = f"{text}: the newest of {len(matches)} folders with this name is {newest}"
+        print(paint(told, YELLOW, sys.stderr), file=sys.stderr)
+        return newest
     if len(matches) > 1:
         some = ", ".join(map(str, matches[:SHOWN])) + (", …" if len(matches) > SHOWN else "")
         raise InputError(

@@ -223,7 +223,7 @@ def _train_as_other_rank(command: Command) -> None:
 
 
 def _warn_of_same_name(command: Command) -> None:
-    """Says which other runs and sweeps have the name of this one: the name alone will not do."""
+    """Says which others have the name of this one: the name alone means the newest."""
     name = next((config.name for config in command.points if config.name), None)
     if name is None or launch_info().rank:
         return
@@ -232,8 +232,8 @@ def _warn_of_same_name(command: Command) -> None:
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         told = (
-            f"name={name}: {others[0]}{more} has this name too, so the name alone will find none; "
-            f"to rename it, type {as_command('runs')} label {others[0]} --name OTHER"
+            f"name={name}: {others[0]}{more} has this name too; the name alone now means this one. "
+            f"To rename the other, type {as_command('runs')} label {others[0]} --name OTHER"
         )
         print(paint(told, YELLOW, sys.stderr), file=sys.stderr)
 
