@@ -4,6 +4,7 @@ make pictures
 """
 
 import io
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from PIL import Image
 
 import kindling
+import src  # noqa: F401  # messages name a command as python -m src.NAME
 from kindling.reports.page import write_report
 from tests.helpers.browser import launched, opened
 
@@ -24,9 +26,10 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name, launched() as browser:
-        sweep = Path(name, "widths-rates")
+        os.chdir(name)
+        sweep = Path("sweeps", "widths-rates")
         kindling.sweep("data=mnist", "trainer.max_epochs=6", *SWEPT, folder=sweep)
-        page = write_report([sweep], models=False).as_uri()
+        page = write_report([sweep], models=False).absolute().as_uri()
         for scheme in SCHEMES:
             with opened(browser, page, width=WIDTH, scheme=scheme) as shown:
                 shown.wait_for_selector("#sweep1-parallel .main-svg")

@@ -91,15 +91,19 @@ def test_single_trials_are_told_apart_by_the_number_of_validation_samples() -> N
 
 @pytest.mark.parametrize("seed", range(5))
 def test_seeds_tell_settings_apart_as_students_test_does(seed: int) -> None:
-    """With the variance of all settings, and Holm's correction, written out with NumPy."""
+    """With the variance from the best to the compared setting, and Holm's correction, written out
+    with NumPy."""
     draw = np.random.default_rng(seed)
     centres = [0.9, *draw.uniform(0.8, 0.9, 6)]
     samples = [(centre + draw.normal(0, 0.01, 4)).tolist() for centre in centres]
     samples.sort(key=lambda each: -sum(each))
     values = {(f"n{place}",): each for place, each in enumerate(samples)}
-    variance = np.mean([np.var(each, ddof=1) for each in samples])
-    t = [(np.mean(samples[0]) - np.mean(each)) / math.sqrt(variance / 2) for each in samples[1:]]
-    p = 2 * stats.t.sf(np.abs(t), 7 * 3)
+    variances = [np.mean([np.var(s, ddof=1) for s in samples[:k]]) for k in range(2, 8)]
+    t = [
+        (np.mean(samples[0]) - np.mean(each)) / math.sqrt(variance / 2)
+        for each, variance in zip(samples[1:], variances, strict=True)
+    ]
+    p = 2 * stats.t.sf(np.abs(t), 3 * np.arange(2, 8))
     order = np.argsort(p)
     corrected = np.empty(len(p))
     corrected[order] = np.minimum(1, np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p)))))
@@ -109,6 +113,18 @@ def test_seeds_tell_settings_apart_as_students_test_does(seed: int) -> None:
         name = f"name=n{place}"
         assert (f"{name};" in text or f"{name}." in text) == (name in expected[:3])
     assert text.startswith(f"{len(expected)} other" if expected else "The others are worse")
+
+
+def test_a_setting_whose_seeds_failed_hides_no_difference_between_others() -> None:
+    """Its variance is none of theirs. Its own mean is far enough away, whatever its variance."""
+    clear: dict[tuple[str, ...], Sequence[float | None]] = {
+        ("a",): [0.969, 0.970, 0.968], ("b",): [0.950, 0.951, 0.949], ("c",): [0.94, 0.2, 0.1],
+    }  # fmt: skip
+    (text,) = [text for text in told(sweep(clear, "name")) if "apart" in text or "beyond" in text]
+    assert "name=b" not in text
+    rising = [[0.94, 0.2, 0.1], [0.90, 0.91, 0.905], [0.95, 0.951, 0.949], [0.969, 0.97, 0.968]]
+    edge = told(sweep({(str(n),): each for n, each in enumerate(rising, 1)}, "width"))
+    assert any("width is best at the largest value that was tried, 4" in text for text in edge)
 
 
 def test_equal_trials_of_each_setting() -> None:

@@ -2,7 +2,6 @@
 page has. A new one is a function that draws it, and a few lines of `pictures`."""
 
 import io
-import math
 import re
 import statistics
 from collections import Counter
@@ -259,11 +258,11 @@ def best_settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: s
 
 def ends_of_contenders(samples: Sequence[Sample]) -> tuple[float, float] | None:
     """The ends of an axis that is filled by the settings within reach of the best, the first: those
-    whose means differ from its mean by less than REACH deviations of a single trial, and CONTENDERS
-    in any case. None if these are all."""
+    whose means differ from its mean by at most REACH times the median of the settings' deviations,
+    and CONTENDERS in any case. None if these are all."""
     means = [sample.mean for sample in samples if sample.mean is not None]
-    variances = [statistics.variance(each.values) for each in samples if len(each.values) > 1]
-    reach = REACH * math.sqrt(statistics.mean(variances)) if variances else 0.0
+    deviations = [statistics.stdev(each.values) for each in samples if len(each.values) > 1]
+    reach = REACH * statistics.median(deviations) if deviations else 0.0
     near = [abs(mean - means[0]) <= reach or n < CONTENDERS for n, mean in enumerate(means)]
     if all(near):
         return None

@@ -152,10 +152,9 @@ def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
 
 
 def _p_values(groups: Sequence[Replicates], monitor: str) -> list[float | None]:
-    """Of each difference to the first group, corrected for their number by Holm's method. Of folds
-    by the paired test of estimates.py, since all settings share the folds. Of seeds by Student's
-    test with the variance of all settings, since a few seeds tell little about the variance of
-    one; variances larger than that of the best make the test careful."""
+    """Of each difference to the first group, corrected for their number by Holm's method. The
+    groups are sorted, the best first. Of folds by the paired test of estimates.py, since all
+    settings share the folds; of seeds by Student's test with the variance of `_pooled`."""
     from scipy.special import stdtr
 
     from kindling.reports.estimates import holm, paired_difference
@@ -165,17 +164,23 @@ def _p_values(groups: Sequence[Replicates], monitor: str) -> list[float | None]:
         found = [paired_difference(*_pairs(best, other, monitor)).p_value for other in others]
         return holm(found)
     samples = [group.repeats(monitor) for group in groups]
-    freedom = sum(len(sample) - 1 for sample in samples)
-    variance = sum((len(each) - 1) * statistics.variance(each) for each in samples) / freedom
-    first, *rest = [(statistics.mean(each), len(each)) for each in samples]
     p_values: list[float | None] = []
-    for mean, count in rest:
-        error = math.sqrt(variance * (1 / first[1] + 1 / count))
-        difference = abs(first[0] - mean)
+    for number, sample in enumerate(samples[1:], 2):
+        variance, freedom = _pooled(samples[:number])
+        error = math.sqrt(variance * (1 / len(samples[0]) + 1 / len(sample)))
+        difference = abs(statistics.mean(samples[0]) - statistics.mean(sample))
         p_values.append(
             2 * float(stdtr(freedom, -difference / error)) if error else float(difference == 0)
         )
     return holm(p_values)
+
+
+def _pooled(samples: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The variance within samples of two values or more, and its degrees of freedom. A few seeds
+    tell little about the variance of one setting, so it is that of all settings from the best to
+    the compared one. Worse ones, of which some seeds may have failed, vary in another way."""
+    freedom = sum(len(sample) - 1 for sample in samples)
+    return sum((len(s) - 1) * statistics.variance(s) for s in samples) / freedom, freedom
 
 
 def _pairs(
@@ -198,10 +203,7 @@ def _pairs(
 
 def _edges(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
     """Numbers that are best at the least or the largest value, by more than chance."""
-    best, monitor = ranked[0], ranked[0].first.monitor
-    chance = _chance(part, best)
-    if chance is None:
-        return
+    monitor = ranked[0].first.monitor
     for effect in analysis.effects(part):
         values = [level.best for level in effect.levels]
         if effect.scale == "category" or len(values) < FEWEST_VALUES:
@@ -209,25 +211,32 @@ def _edges(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
         top = values.index(max(values) if part.higher else min(values))
         if top not in (0, len(values) - 1):
             continue
-        beside = values[1 if top == 0 else -2]
-        if abs(values[top] - beside) <= chance:
+        beside = 1 if top == 0 else -2
+        chance = _chance(part, ranked, values[beside])
+        if chance is None or abs(values[top] - values[beside]) <= chance:
             continue
         end, way = ("least", "smaller") if top == 0 else ("largest", "larger")
         yield Sentence(
             f"{effect.key} is best at the {end} value that was tried, {effect.labels[top]} "
-            f"({format_metric(monitor, values[top])}; {effect.labels[1 if top == 0 else -2]}: "
-            f"{format_metric(monitor, beside)}). Try {way} ones"
+            f"({format_metric(monitor, values[top])}; {effect.labels[beside]}: "
+            f"{format_metric(monitor, values[beside])}). Try {way} ones"
         )
 
 
-def _chance(part: Part, best: _Setting) -> float | None:
-    """By how much the means of two equally good settings may differ."""
-    monitor, (_, groups) = best.first.monitor, part.repeated
-    if not groups:
+def _chance(part: Part, ranked: Sequence[_Setting], least: float) -> float | None:
+    """By how much the means of two equally good settings may differ, as far as those that are not
+    worse than `least` tell; None if unknown."""
+    best = ranked[0]
+    monitor = best.first.monitor
+    samples = [
+        each.group.repeats(monitor)
+        for each in ranked
+        if each.group and (each.value >= least if part.higher else each.value <= least)
+    ]
+    if not samples:
         return noise(best.first, monitor, best.value)
-    samples = [group.repeats(monitor) for group in groups]
-    variances = [statistics.variance(each) / len(each) for each in samples if len(each) > 1]
-    return TWO_SIDED * math.sqrt(2 * statistics.mean(variances)) if variances else None
+    variance, _ = _pooled(samples)
+    return TWO_SIDED * math.sqrt(variance * 2 / min(map(len, samples)))
 
 
 def _lost(part: Part) -> Iterator[Sentence]:
