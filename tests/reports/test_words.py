@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,45 @@ def test_a_number_that_is_best_at_the_edge() -> None:
     assert any("largest value" in text for text in told(sweep(seeds, "width")))
 
 
+def test_two_seeds_tell_little_about_an_edge() -> None:
+    """By the normal distribution the difference would be beyond chance, by Student's it is not."""
+    values = [[0.5, 0.51], [0.80, 0.82], [0.83, 0.85]]
+    part = sweep({(str(n),): each for n, each in enumerate(values, 1)}, "width")
+    error = math.sqrt(0.0002 * (1 / 2 + 1 / 2))
+    assert 1.96 < 0.03 / error < stats.t.ppf(0.975, 2)
+    assert not [text for text in told(part) if "was tried" in text]
+    more = [[0.5, 0.51], [0.70, 0.72], [0.83, 0.85]]
+    clear = sweep({(str(n),): each for n, each in enumerate(more, 1)}, "width")
+    assert any("largest value" in text for text in told(clear))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_results_of_strangers_are_told_in_lines(seed: int) -> None:
+    """Whatever numbers and texts the files have, there is no traceback, and no line of theirs."""
+    draw = random.Random(seed)
+    odd = [0, 1, -1, 5, 1e-300, 1e99, -1e120, 1e308, math.nan, math.inf, None, 0.5, 0.9]
+    texts = ["1", "2", "3", "x", "[1]", "1e400", "nan", "a\nreport: evil"]
+    keys = draw.sample(["lr", "width", "name", "seed", "data.fold"], draw.randint(0, 4))
+    monitor = draw.choice(["val/acc", "val/loss", "val/r2", "val_mse"])
+    shares = ("val_most_frequent_class", "test_most_frequent_class")
+    trials = [
+        trial(
+            number, 0.5, {key: draw.choice(texts) for key in keys},
+            monitor=monitor, best={m: draw.choice(odd) for m in (monitor, "val/acc", "val/loss")},
+            data={key: draw.choice([0, 1, 400, 10**30, None]) for key in ("val", "test")}
+            | {key: draw.choice([0, 0.5, 1, 2, -1, None]) for key in shares},
+            losses=[draw.choice(odd) for _ in range(draw.randint(0, 8))],
+            last={"train/acc": draw.choice(odd), "val/acc": draw.choice(odd)},
+            **{"test/acc": draw.choice(odd)},
+        )
+        for number in range(draw.randint(1, 12))
+    ]  # fmt: skip
+    for folder, some in ((Path("sweeps/mine"), trials), (None, trials[:1])):
+        for sentence in sentences(Part(folder, "s", some, keys)):
+            assert "\n" not in str(sentence)
+            assert len(str(sentence)) < 2000
+
+
 def test_trials_that_diverged_and_what_they_share() -> None:
     values: dict[tuple[str, ...], Sequence[float | None]] = {
         ("0.1", "8"): [0.9], ("0.1", "16"): [0.5], ("9", "8"): [None], ("9", "16"): [None],
@@ -190,8 +230,8 @@ def test_no_better_than_the_most_frequent_class() -> None:
     bound = SHARE + 1.96 * math.sqrt(SHARE * (1 - SHARE) / 400)
     poor = told(sweep({("1",): [bound - 0.001], ("2",): [0.1]}, "lr"))
     assert (
-        "This is no better than always answering the most frequent class, 12.00%, by 400 samples: "
-        "nothing was learned that shows in the accuracy" in poor
+        f"The val acc of {bound - 0.001:.2%} is no better than always answering the most frequent "
+        "class, 12.00%, by 400 samples: the accuracy shows nothing that was learned" in poor
     )
     good = told(sweep({("1",): [bound + 0.001], ("2",): [0.1]}, "lr"))
     assert not [text for text in good if "no better" in text]
@@ -206,7 +246,7 @@ def test_a_run_on_data_with_a_rare_class() -> None:
     data = {"name": "rare", "test": 1000, "test_most_frequent_class": 0.98}
     assert any("no better than" in text and "98.00%" in text for text in single(0.985, data=data))
     (against,) = single(0.995, data=data)
-    assert against.startswith("This is to be held against always answering")
+    assert against.startswith("The test acc of 99.50% must be held against always answering")
     assert single(0.9) == []
 
 

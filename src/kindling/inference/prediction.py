@@ -32,6 +32,7 @@ from kindling.records.outcome import UNKNOWN, format_metric, text_table
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.files import write_durably
 from kindling.system.installation import as_command
+from kindling.system.process import status_line
 from kindling.tasks import classification
 
 ROWS_SHOWN = 100
@@ -247,7 +248,8 @@ def _wrong_rows(trained: Trained, table: Table) -> dict[int, str]:
             return search(first, middle) and search(middle, last)
         return True
 
-    few = search(0, len(table.lines))
+    with status_line("looking for the rows that do not fit ..."):
+        few = search(0, len(table.lines))
     return found if few and len(found) < len(table.lines) else {}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kindling.config.measures import in_words, is_fraction
-from kindling.config.written import counted
+from kindling.config.written import counted, printable
 from kindling.records.confidence import LEVEL
 from kindling.records.outcome import (
     INTERVAL,
@@ -17,6 +17,7 @@ from kindling.records.outcome import (
     format_interval,
     format_metric,
     in_full,
+    known_value,
 )
 from kindling.reports import analysis
 from kindling.reports.collect import Part, Reported
@@ -52,8 +53,7 @@ class _Setting:
 
 def sentences(part: Part) -> list[Sentence]:
     """Of a sweep, a search, or a single run; [] for several runs, and where nothing has a value.
-    Whoever reads them must be able to decide by them, so each holds only where the numbers bear
-    it."""
+    People decide by these sentences, so the numbers must bear each of them."""
     if part.best is None or part.kind == "confirmation":
         return []
     if part.kind == "run":
@@ -94,7 +94,7 @@ def _settings(part: Part) -> list[_Setting]:
     if groups:
         return [
             _Setting(
-                in_full(dict(zip(keys, group.values, strict=True))),
+                _named(dict(zip(keys, group.values, strict=True))),
                 group.trials[0],  # type: ignore[arg-type]  # the trials of a part are reported
                 statistics.mean(group.repeats(group.trials[0].monitor)),
                 group,
@@ -103,17 +103,26 @@ def _settings(part: Part) -> list[_Setting]:
         ]
     valued = sorted(part.valued, key=lambda pair: pair[0].rank)
     names = [{key: entry.setting(key) for key in part.keys} for entry, _ in valued]
-    return [_Setting(in_full(name), *pair) for name, pair in zip(names, valued, strict=True)]
+    return [_Setting(_named(name), *pair) for name, pair in zip(names, valued, strict=True)]
 
 
-def noise(first: Reported, monitor: str, value: float) -> float | None:
+def _named(settings: Mapping[str, str]) -> str:
+    return printable(in_full(settings))
+
+
+def _noise(first: Reported, monitor: str, value: float) -> float | None:
     """By how much two equally good settings may differ by chance, as measured on the same samples:
     1.96 standard errors of the difference of two shares, which is too much rather than too little.
     None if unknown."""
     samples = first.result.get("data", {}).get("val")
     if not (samples and is_fraction(monitor) and monitor == f"val/{first.score}"):
         return None
-    return TWO_SIDED * math.sqrt(2 * value * (1 - value) / samples)
+    return TWO_SIDED * math.sqrt(2) * _error(value, samples)
+
+
+def _error(share: float, samples: int) -> float:
+    """The standard error of a share of so many samples. A stranger's file may have any number."""
+    return math.sqrt(max(0.0, share * (1 - share)) / samples)
 
 
 def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
@@ -127,7 +136,7 @@ def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
         alike = [o for o, p in zip(others, chances, strict=True) if p is None or p > 1 - LEVEL]
         by = f"by {counted(len(best.group.trials), 'trial')} each"
     else:
-        chance = noise(best.first, monitor, best.value)
+        chance = _noise(best.first, monitor, best.value)
         if chance is None:
             return
         alike = [other for other in others if abs(other.value - best.value) <= chance]
@@ -224,8 +233,11 @@ def _edges(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
 
 
 def _chance(part: Part, ranked: Sequence[_Setting], least: float) -> float | None:
-    """By how much the means of two equally good settings may differ, as far as those that are not
-    worse than `least` tell; None if unknown."""
+    """By how much the means of two equally good settings may differ in 95% of all cases: by
+    Student's t with the variance of those settings that are not worse than `least`; of single
+    trials as `_noise`. None if unknown."""
+    from scipy.special import stdtrit
+
     best = ranked[0]
     monitor = best.first.monitor
     samples = [
@@ -234,9 +246,10 @@ def _chance(part: Part, ranked: Sequence[_Setting], least: float) -> float | Non
         if each.group and (each.value >= least if part.higher else each.value <= least)
     ]
     if not samples:
-        return noise(best.first, monitor, best.value)
-    variance, _ = _pooled(samples)
-    return TWO_SIDED * math.sqrt(variance * 2 / min(map(len, samples)))
+        return _noise(best.first, monitor, best.value)
+    variance, freedom = _pooled(samples)
+    quantile = float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return quantile * math.sqrt(variance * 2 / min(map(len, samples)))
 
 
 def _lost(part: Part) -> Iterator[Sentence]:
@@ -252,7 +265,7 @@ def _lost(part: Part) -> Iterator[Sentence]:
             if len({entry.setting(key) for entry in lost}) == 1
             and lost[0].setting(key) not in {entry.setting(key) for entry in rest}
         }
-        why = f", which are all those with {in_full(shared)}" if shared else ""
+        why = f", which are all those with {_named(shared)}" if shared else ""
         yield Sentence(f"{counted(len(lost), 'trial')} {ending}{why}")
 
 
@@ -280,16 +293,16 @@ def _guessing(run: Reported, metric: str, value: float, part: str) -> Iterator[S
     share, samples = data.get(f"{part}_most_frequent_class"), data.get(part)
     if share is None or not samples or metric not in ("val/acc", "test/acc"):
         return
-    error = TWO_SIDED * math.sqrt(share * (1 - share) / samples)
+    reached = f"The {metric.replace('/', ' ')} of {format_metric('acc', value)}"
     always = f"always answering the most frequent class, {format_metric('acc', share)}"
-    if value <= share + error:
+    if value <= share + TWO_SIDED * _error(share, samples):
         yield Sentence(
-            f"This is no better than {always}, by {samples:,} samples: nothing was learned that "
-            "shows in the accuracy"
+            f"{reached} is no better than {always}, by {samples:,} samples: the accuracy shows "
+            "nothing that was learned"
         )
     elif share > 1 / 2:
         yield Sentence(
-            f"This is to be held against {always}; the recall of each class tells more",
+            f"{reached} must be held against {always}; the recall of each class tells more",
             f"{as_command('evaluate')} {shlex.quote(str(run.run.folder))}",
         )
 
@@ -297,8 +310,12 @@ def _guessing(run: Reported, metric: str, value: float, part: str) -> Iterator[S
 def _losses(run: Reported) -> list[float]:
     """The validation loss of each epoch from 1 on; [] if one is unknown."""
     rows = [row.get("val/loss") for row in run.history[1:]]
-    known = [value for value in rows if value is not None and math.isfinite(value)]
+    known = [value for row in rows if (value := known_value(row)) is not None]
     return known if len(known) == len(rows) else []
+
+
+def _loss(value: float) -> str:
+    return format_metric("loss", value)
 
 
 def _overfitted(run: Reported) -> Iterator[Sentence]:
@@ -311,8 +328,8 @@ def _overfitted(run: Reported) -> Iterator[Sentence]:
         epoch = losses.index(min(losses)) + 1
         yield Sentence(
             f"The model has overfitted: the validation loss was least after epoch {epoch}, "
-            f"{min(losses):.4f}, and rose to {losses[-1]:.4f}. trainer.early_stopping_patience=5, "
-            "model.dropout=0.3 or more data may help"
+            f"{_loss(min(losses))}, and rose to {_loss(losses[-1])}. "
+            "trainer.early_stopping_patience=5, model.dropout=0.3 or more data may help"
         )
 
 
@@ -327,6 +344,6 @@ def _budget(run: Reported) -> Iterator[Sentence]:
         longer = f"trainer.max_epochs={2 * len(losses)}"
         told = "the last epoch" if steps == 1 else f"the last {steps} epochs"
         yield Sentence(
-            f"The validation loss still fell in {told}, from {before:.4f} to {last:.4f}: more "
-            f"epochs, such as {longer}, should help"
+            f"The validation loss still fell in {told}, from {_loss(before)} to {_loss(last)}: "
+            f"more epochs, such as {longer}, should help"
         )
