@@ -474,6 +474,20 @@ def test_rows_that_fit_are_predicted_beside_wrong_ones(
     assert notes == list(alone.notes)
 
 
+def test_a_note_about_a_table_with_wrong_rows_comes_once(tmp_path: Path) -> None:
+    rows = [f"{n % 7},{'Rome' if n % 2 else 'Oslo'},{'xy'[n % 2]}" for n in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,town,kind", *rows]))
+    config = compose(
+        "data=csv", f"data.path={tmp_path}/t.csv", "data.target=kind", "trainer.max_epochs=1"
+    )
+    run = fit(config, tmp_path / "run")
+    path = tmp_path / "new.csv"
+    path.write_text("town,a\nBonn,1\nRome,x\nOslo,2\n")
+    found = predict_request(read_request(run.folder, [path], "auto", None, force=False))
+    assert [fault for fault in found.faults if "column a" in fault and "line 3" in fault]
+    assert len([note for note in found.notes if "Bonn" in note]) == 1
+
+
 def test_a_table_of_which_no_row_or_too_few_fit_is_refused(
     on_persian: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,8 @@ def test_the_table_follows_a_measure(tmp_path: Path) -> None:
     means = next(line for line in lines if "95% interval" in line)
     assert ("val/f1" in means, "test/f1" in means, "acc" in means) == (True, False, False)
     assert "40.00% ± 10.00%" in sweep.table()
+    tested = [line for line in lines if line.startswith("its ")]  # not that of the luckiest seed
+    assert [line.partition(":")[0] for line in tested] == ["its mean test/f1"] * len(tested)
     sweep.remove_surplus()
     assert with_files(sweep) == [1, 3]  # the best by each monitor
 

@@ -75,6 +75,28 @@ def test_an_effect_is_that_of_the_best_settings_of_the_other_keys() -> None:
     grid = analysis.grid(swept)
     assert grid is not None
     np.testing.assert_allclose(grid.best, [[1.5, 3.5], [9.5, np.nan], [5.5, 7.5]])
+    assert [level.quarter for level in width.levels] == pytest.approx([3.5, 4.5])
+
+
+def test_a_cell_has_the_best_setting_of_the_other_keys() -> None:
+    trials = [
+        entry(value, lr=lr, width=width, decay=decay)
+        for (lr, width, decay), value in zip(
+            itertools.product("12", "89", "01"), (0.5, 0.9, 0.1, 0.2, 0.3, 0.2, 0.4, 0.35),
+            strict=True,
+        )
+    ]  # fmt: skip
+    losses = [
+        replace(each, result={"monitor": "val/loss", "best": {"val/loss": each.value}})
+        for each in trials
+    ]
+    for some, expected in (
+        (trials, [[0.9, 0.2], [0.3, 0.4]]), (losses, [[0.5, 0.1], [0.2, 0.35]]),
+    ):  # fmt: skip
+        grid = analysis.grid(Part(Path("s"), "s", some, ["lr", "width", "decay"]))
+        assert grid is not None
+        assert (grid.row_key, grid.column_key) == ("lr", "width")
+        np.testing.assert_allclose(grid.best, expected)
 
 
 def test_a_confirmation_has_no_effects(tmp_path: Path) -> None:

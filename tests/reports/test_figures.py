@@ -194,6 +194,8 @@ def test_the_settings_within_reach_fill_the_axis_and_the_others_lie_at_its_end()
     assert ends == pytest.approx((0.9 - 0.3 * 0.05, 0.95 + 0.3 * 0.05))
     assert figures.ends_of_contenders(samples[:3]) is None
     assert figures.ends_of_contenders([Sample("x", [1.0], 1.0, None)] * 9) is None
+    equal = [Sample(str(n), [1 - n / 10] * 2, 1 - n / 10, None) for n in range(5)]
+    assert figures.ends_of_contenders(equal) == pytest.approx((0.8 - 0.06, 1 + 0.06))
     figure = pictures.intervals(samples, "val/acc", "a trial", ends=ends)
     (axis,) = figure.axes
     assert axis.get_xlim() == pytest.approx(ends)

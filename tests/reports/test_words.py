@@ -128,6 +128,21 @@ def test_a_setting_whose_seeds_failed_hides_no_difference_between_others() -> No
     assert any("width is best at the largest value that was tried, 4" in text for text in edge)
 
 
+def test_of_many_settings_some_differ_by_chance() -> None:
+    """Each of ten is worse with p = 0.03, which ten comparisons bring about by chance."""
+    deviation, count = 0.01, 4
+    noise = deviation * np.array([-1.0, 1, -1, 1]) / np.std([-1, 1, -1, 1], ddof=1)
+    values: dict[tuple[str, ...], Sequence[float | None]] = {("best",): (0.9 + noise).tolist()}
+    for place in range(10):
+        freedom = (place + 2) * (count - 1)
+        shift = stats.t.isf(0.03 / 2, freedom) * deviation * math.sqrt(2 / count)
+        values[f"n{place}",] = (0.9 - shift + noise).tolist()
+    (text,) = [text for text in told(sweep(values, "name")) if "apart" in text or "beyond" in text]
+    assert text.startswith("10 others cannot be told apart")
+    (text,) = [t for t in told(sweep(dict([*values.items()][:2]), "name")) if "beyond" in t]
+    assert text.startswith("The others are worse")
+
+
 def test_equal_trials_of_each_setting() -> None:
     """Without any deviation, other means are other settings, and equal ones are not."""
     different = told(sweep({("a",): [0.9, 0.9], ("b",): [0.8, 0.8]}, "name"))
