@@ -163,7 +163,9 @@ def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
 def _p_values(groups: Sequence[Replicates], monitor: str) -> list[float | None]:
     """Of each difference to the first group, corrected for their number by Holm's method. The
     groups are sorted, the best first. Of folds by the paired test of estimates.py, since all
-    settings share the folds; of seeds by Student's test with the variance of `_pooled`."""
+    settings share the folds. Of seeds by Student's test; a few seeds tell little about the variance
+    of one setting, so the variance is that of all settings from the best to the compared one. Worse
+    settings, of which some seeds may have failed, vary in another way."""
     from scipy.special import stdtr
 
     from kindling.reports.estimates import holm, paired_difference
@@ -174,22 +176,22 @@ def _p_values(groups: Sequence[Replicates], monitor: str) -> list[float | None]:
         return holm(found)
     samples = [group.repeats(monitor) for group in groups]
     p_values: list[float | None] = []
-    for number, sample in enumerate(samples[1:], 2):
-        variance, freedom = _pooled(samples[:number])
-        error = math.sqrt(variance * (1 / len(samples[0]) + 1 / len(sample)))
-        difference = abs(statistics.mean(samples[0]) - statistics.mean(sample))
+    first, squares, freedom = statistics.mean(samples[0]), *_within(samples[0])
+    for sample in samples[1:]:
+        own, degrees = _within(sample)
+        squares, freedom = squares + own, freedom + degrees
+        error = math.sqrt(squares / freedom * (1 / len(samples[0]) + 1 / len(sample)))
+        difference = abs(first - statistics.mean(sample))
         p_values.append(
             2 * float(stdtr(freedom, -difference / error)) if error else float(difference == 0)
         )
     return holm(p_values)
 
 
-def _pooled(samples: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The variance within samples of two values or more, and its degrees of freedom. A few seeds
-    tell little about the variance of one setting, so it is that of all settings from the best to
-    the compared one. Worse ones, of which some seeds may have failed, vary in another way."""
-    freedom = sum(len(sample) - 1 for sample in samples)
-    return sum((len(s) - 1) * statistics.variance(s) for s in samples) / freedom, freedom
+def _within(sample: Sequence[float]) -> tuple[float, int]:
+    """The sum of squared deviations from the mean, and the degrees of freedom, of two values or
+    more."""
+    return (len(sample) - 1) * statistics.variance(sample), len(sample) - 1
 
 
 def _pairs(
@@ -247,9 +249,9 @@ def _chance(part: Part, ranked: Sequence[_Setting], least: float) -> float | Non
     ]
     if not samples:
         return _noise(best.first, monitor, best.value)
-    variance, freedom = _pooled(samples)
-    quantile = float(stdtrit(freedom, (1 + LEVEL) / 2))
-    return quantile * math.sqrt(variance * 2 / min(map(len, samples)))
+    squares, degrees = zip(*map(_within, samples), strict=True)
+    quantile = float(stdtrit(sum(degrees), (1 + LEVEL) / 2))
+    return quantile * math.sqrt(sum(squares) / sum(degrees) * 2 / min(map(len, samples)))
 
 
 def _lost(part: Part) -> Iterator[Sentence]:
