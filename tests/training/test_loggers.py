@@ -41,6 +41,7 @@ from kindling.training.loggers import base, tensorboard
 from kindling.training.loggers.base import Loggers, hyperparameters
 from tests.helpers.commands import ROOT, SMALL, Train
 from tests.helpers.steps import STEPS
+from tests.helpers.sweeps import until
 from tests.helpers.tasks import HISTORY
 
 mpl.use("agg")
@@ -97,10 +98,15 @@ def from_mlflow(file: Path, run: Run) -> Metrics:
 
 
 def wandb_records(run: Run) -> list[Any]:
-    """Of the only run of W&B that there is. Its file is a log as LevelDB's: blocks of 32 KiB of
-    records of checksum, length and kind, the whole ones and the last parts being 1 and 4."""
+    """Of the only run of W&B that there is. W&B's process writes them after `finish` returned."""
     (path,) = run.folder.glob("wandb/offline-run-*/run-*.wandb")
-    data = path.read_bytes()
+    until(lambda: any(r.WhichOneof("record_type") == "exit" for r in _records(path.read_bytes())))
+    return _records(path.read_bytes())
+
+
+def _records(data: bytes) -> list[Any]:
+    """W&B's file is a log as LevelDB's: blocks of 32 KiB of records of checksum, length and kind,
+    the whole ones and the last parts being 1 and 4."""
     assert data[:4] == b":W&B"
     at, content, found = 7, b"", []
     while at + 7 <= len(data):
