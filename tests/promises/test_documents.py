@@ -394,7 +394,7 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
         return (module, "runs/DATE/TABLE", *given[1:])
     if module == "src.tables":
         return (module, *given, "--networks=3", *TINY[:2])
-    if module == "src.committee":  # the sweep has two trials
+    if module == "src.committee" and "sweeps/DATE/FOLDS" not in given:  # the sweep has two trials
         return (module, *("2" if word in ("5", "10") else word for word in given))
     if module not in ("src.train", "src.search") or "--help" in given:
         return (module, *given)
@@ -459,7 +459,9 @@ def base(files: Path, runner: Warm, tmp_path_factory: pytest.TempPathFactory) ->
         write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
         sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
         search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")
+        folds = (*sweep[:-2], "data.folds=2", "data.fold=0,1", "hydra.sweep.dir=sweeps/DATE/FOLDS")
         assert runner(base, "src.train", *sweep, *DIGITS).returncode == 0
+        assert runner(base, "src.train", *folds, *DIGITS).returncode == 0
         assert runner(base, "src.search", *search, *DIGITS).returncode == 0
 
     return made_once(tmp_path_factory, "base", make)

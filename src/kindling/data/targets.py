@@ -54,10 +54,14 @@ class Targets(BaseModel):
 
     def standardised(self, labels: Tensor) -> Tensor:
         """(N, outputs), float32, of labels or outputs in their own unit."""
+        return self.exact(labels).float()
+
+    def exact(self, labels: Tensor) -> Tensor:
+        """As `standardised`, in float64."""
         if self.raw:
-            return labels.float()
+            return labels.double()
         means, deviations = self._tensors(labels.shape[-1])
-        return ((labels.double() - means) / deviations).float()
+        return (labels.double() - means) / deviations
 
     def restored(self, outputs: Tensor) -> Tensor:
         """(…, outputs), float64, in the unit of the labels."""

@@ -230,7 +230,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 finished, greedy=PICKS, by="val/loss", folder=folder / COMMITTEE, start=BEST_FIRST
             )
             made = make_committee(request, source)
-            return self._opened(made), request.candidates[0].run.history
+            return self._opened(made), request.candidates[0][0].run.history
 
     @contextmanager
     def _own_folder(self) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from tabulate import tabulate
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from kindling.config.written import printable, same_classes
 from kindling.data.sources.source import Source, Split
 from kindling.inference import multilabel, regression
 from kindling.inference.logits import averaging, compute_logits
-from kindling.inference.samples import source_of, validation_of
+from kindling.inference.samples import held_out_parts, source_of
 from kindling.inference.tables import AnyEvaluation, Measures, table_of_measures
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import format_metric, largest_class, text_table
@@ -244,11 +245,12 @@ def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
             f"{trained.checkpoint}: was trained with data.val_fraction=null, without a validation "
             "set of its own; train with data.val_fraction=0.1 to calibrate"
         )
-    splits = (validation_of(trained, source), test)
-    fitted, tested = (compute_logits(trained, split).double() for split in splits)
+    parts = held_out_parts(trained, source)
+    fitted = torch.cat([compute_logits(model, split) for model, split in parts]).double()
+    tested = compute_logits(trained, test).double()
     if not (fitted.isfinite().all() and tested.isfinite().all()):
         raise InputError(f"{trained.checkpoint}: its logits are not finite; name another run")
-    temperature = fit_temperature(fitted, splits[0].labels)
+    temperature = fit_temperature(fitted, torch.cat([split.labels for _, split in parts]))
     return Calibration(
         temperature,
         len(fitted),

@@ -42,7 +42,7 @@ class Form:
         self.model, trained = model, model.trained
         if trained.columns is None:
             raise InputError(f"{trained.checkpoint}: takes no rows of a table")
-        self.columns: Sequence[AnyColumn] = trained.columns.columns
+        self.columns: Sequence[AnyColumn] = [own[0][0] for own in trained.columns.by_name.values()]
         if len(self.columns) > MOST_FIELDS:
             raise InputError(
                 f"{trained.checkpoint}: has {len(self.columns):,} columns, too many for a form; "

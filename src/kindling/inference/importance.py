@@ -37,7 +37,7 @@ def importances(trained: Trained, source: Source) -> list[Importance]:
     than tables, and for more than MOST_COLUMNS columns. Columns that say the same share what they
     say: each alone may then seem to be of no use."""
     columns, task, stream = trained.columns, trained.task, torch.Generator().manual_seed(0)
-    if columns is None or len(columns.columns) > MOST_COLUMNS:
+    if columns is None or len(columns.by_name) > MOST_COLUMNS:
         return []
     test = source.test.take(torch.randperm(len(source.test), generator=stream)[:MOST_ROWS])
     rows, labels = len(test), test.labels
@@ -51,17 +51,15 @@ def importances(trained: Trained, source: Source) -> list[Importance]:
     # The score is a linear function of the sum of the rows' scores.
     varied = spread(labels) or math.nan
     slope = rows * (task.score(1.0, rows, varied) - task.score(0.0, rows, varied))
-    before, first, found = scores(test.features), 0, list[Importance]()
+    before, found = scores(test.features), list[Importance]()
     normal = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
-    for column in progress(columns.columns, "columns exchanged"):
-        part = slice(first, first := first + column.width)
+    for name, parts in progress([*columns.by_name.items()], "columns exchanged"):
         changed = test.features.repeat(REPEATS, 1)
         orders = [torch.randperm(rows, generator=stream) for _ in range(REPEATS)]
-        changed[:, part] = torch.cat([test.features[order, part] for order in orders])
+        for _, part in parts:
+            changed[:, part] = torch.cat([test.features[order, part] for order in orders])
         lost = slope * (before - scores(changed))
         mean = lost.mean().item()
         half = normal * lost.mean(0).std().item() / math.sqrt(rows)
-        found.append(
-            Importance(column.name, tuple(lost.mean(1).tolist()), (mean - half, mean + half))
-        )
+        found.append(Importance(name, tuple(lost.mean(1).tolist()), (mean - half, mean + half)))
     return sorted(found, key=lambda each: -each.mean)

@@ -161,9 +161,16 @@ def _averaged(trained: Trained) -> Forward:
 
 def opinions(trained: Trained, split: Split) -> Tensor:
     """What each member of a committee says of N samples, (N, members, outputs) in float64."""
-    members = progress(trained.members, "members")
-    found = [trained.task.opinions(compute_logits(member, split).double()) for member in members]
-    return torch.stack(found, 1)
+    numbers = progress(range(len(trained.members)), "members")
+    return torch.stack([trained.task.opinions(_said(trained, n, split)) for n in numbers], 1)
+
+
+def _said(committee: Trained, number: int, split: Split) -> Tensor:
+    """The outputs of a member, (N, outputs) in float64, as those of its committee."""
+    model, member = committee.model, committee.members[number]
+    assert isinstance(model, Committee)
+    own = replace(split, features=model.taken(number, split.features))
+    return model.converted(number, compute_logits(member, own).double())
 
 
 @dataclass(frozen=True)
@@ -223,9 +230,9 @@ def consult(trained: Trained, split: Split) -> Opinions:
     mean = torch.full((len(split), trained.classes), -torch.inf, dtype=torch.float64)
     tally = torch.zeros_like(mean)
     entropy = torch.zeros(len(split), dtype=torch.float64)
-    for member, votes in progress(list(zip(trained.members, model.votes, strict=True)), "members"):
+    for number, votes in progress(list(enumerate(model.votes)), "members"):
         share = votes / sum(model.votes)
-        found = classification.log_probabilities(compute_logits(member, split).double())
+        found = classification.log_probabilities(_said(trained, number, split))
         mean = mean.logaddexp(found + math.log(share))
         tally.scatter_add_(1, found.max(-1, keepdim=True).indices, torch.full_like(found, share))
         entropy += share * _bits(found)

@@ -76,7 +76,7 @@ class Model:
             raise InputError(
                 f"{self.trained.checkpoint}: was trained on a table; give a DataFrame, a "
                 "dictionary of columns, or the path of a table with the columns "
-                + ", ".join(column.name for column in columns.columns)[:200]
+                + ", ".join(columns.names)[:200]
             )
         prepared = columns.features(table)
         table.tell()

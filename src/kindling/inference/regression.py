@@ -23,7 +23,7 @@ from kindling.config.written import printable
 from kindling.data.sources.source import Source, Split
 from kindling.data.targets import spread
 from kindling.inference.logits import answer
-from kindling.inference.samples import as_split, source_of, validation_of
+from kindling.inference.samples import as_split, held_out_parts, source_of
 from kindling.inference.tables import AnyEvaluation
 from kindling.records.loading import Trained
 from kindling.records.outcome import UNKNOWN, format_metric
@@ -59,9 +59,14 @@ def interval_of(
                 f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
                 "samples; train with data.val_fraction=0.2 to have an interval"
             )
-        held_out = validation_of(trained, source or source_of(trained))
-    true, (low, high) = trained.restored(held_out.labels), answer(trained, held_out).ends
-    errors = torch.maximum(low - true, true - high)
+        parts = held_out_parts(trained, source or source_of(trained))
+    else:
+        parts = [(trained, held_out)]
+    found = []
+    for model, split in parts:
+        true, (low, high) = trained.restored(split.labels), answer(model, split).ends
+        found.append(torch.maximum(low - true, true - high))
+    errors = torch.cat(found)
     return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
 
 

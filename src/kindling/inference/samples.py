@@ -20,10 +20,12 @@ from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.csv import numbers_of
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Source, Split
+from kindling.data.tables.columns import united
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import Table
 from kindling.inference.inputs import Samples, Unread, read_inputs, read_samples, require_labelled
 from kindling.inference.pictures import Picture, reader_of
+from kindling.models.committee import Committee
 from kindling.records.loading import Trained
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.installation import as_command
@@ -133,7 +135,7 @@ def _rows_of(trained: Trained, table: Table) -> Samples:
 def _instead(trained: Trained) -> str:
     """What to name as the input."""
     if trained.columns is not None:
-        names = ", ".join(column.name for column in trained.columns.columns)
+        names = ", ".join(trained.columns.names)
         return f"name a .csv file with the columns {names[:200]}"
     pictures = "pictures, or " if picture_shape(trained) else ""
     return f"name {pictures}an .npz file with x of {_expected_shape(trained)}"
@@ -168,11 +170,14 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     Raises InputError when the data cannot be loaded, and when the user's own files have changed
     since the training: test samples could then be former training samples.
     """
+    if trained.folds and trained.columns is not None and _is_own(trained, data):
+        members = {member.config.data.fold: member for member in trained.members}
+        return of_folds([source_of(members[fold], data) for fold in trained.folds])
     section: schema.Data = trained.config.data
     if not has_data(section):  # a stranger's file must not choose where to download
         section = section.model_copy(update={"root": None})
     own = None if data is None else require_labelled(data)
-    if own is not None and (trained.digest is None or digest_of(own) != trained.digest):
+    if own is not None and not _is_own(trained, data):
         return labelled_source(trained, own)
     if own is not None:  # what the model was trained on, perhaps at another place
         section = section.model_copy(update={"path": str(own)})
@@ -212,6 +217,33 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     return source
 
 
+def _is_own(trained: Trained, data: str | None) -> bool:
+    """Whether `data` names what the model was trained on."""
+    if data is None:
+        return True
+    own = require_labelled(data)
+    return own is not None and trained.digest is not None and digest_of(own) == trained.digest
+
+
+def of_folds(sources: Sequence[Source]) -> Source:
+    """One data set of those of several folds of a table, which differ in what their training rows
+    taught: with the `united` columns, and numbers standardised as in the first."""
+    first, of_each = sources[0], [each.columns for each in sources if each.columns is not None]
+    columns, parts = united(of_each), list[tuple[Source, list[int]]]()
+    for column in columns.columns:
+        of_fold = next(place for place, own in enumerate(of_each) if column in own.columns)
+        own = of_each[of_fold]
+        parts.append((sources[of_fold], own.features_at(own.places_of([column]))))
+    train, test = (
+        replace(
+            getattr(first, name),
+            features=torch.cat([getattr(each, name).features[:, at] for each, at in parts], 1),
+        )
+        for name in ("train", "test")
+    )
+    return replace(first, train=train, test=test, columns=columns)
+
+
 def _in_classes_of(trained: Trained, source: Source) -> Source:
     """The source with the classes of the model, if the model knows all classes of the source, or
     with its numbers standardised as those of the model."""
@@ -231,6 +263,26 @@ def validation_of(trained: Trained, source: Source) -> Split:
     """The validation set of the training of a model: that of its data set, or drawn from it."""
     section = trained.config.data
     return training_and_validation(source.train, section, source.labels, source.validation)[1]
+
+
+def held_out_parts(trained: Trained, source: Source) -> list[tuple[Trained, Split]]:
+    """The validation set of the training with the model that answers for its samples. Of a
+    committee of folds, the samples of each fold, with a committee of those members that were not
+    trained on them."""
+    if not trained.folds:
+        return [(trained, validation_of(trained, source))]
+    committee, found = trained.model, list[tuple[Trained, Split]]()
+    assert isinstance(committee, Committee)
+    for fold in trained.folds:
+        numbers = [n for n, each in enumerate(trained.members) if each.config.data.fold == fold]
+        members = [trained.members[n] for n in numbers]
+        votes, parts = zip(
+            *((committee.votes[n], committee.parts[n]) for n in numbers), strict=True
+        )
+        model = Committee([each.model for each in members], votes, trained.task, parts).eval()
+        some = replace(trained, config=members[0].config, model=model, members=tuple(members))
+        found.append((some, validation_of(some, source)))
+    return found
 
 
 def labelled_source(trained: Trained, path: Path) -> Source:

@@ -5,6 +5,7 @@ Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, 2017
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,33 @@ from torch import Tensor, nn
 from kindling.tasks.task import Task
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a member takes of the features of a committee, their places, None: all; and how its
+    outputs become those of the committee: outputs · factor + shift, float64, None: as they are."""
+
+    places: Tensor | None = None
+    factor: Tensor | None = None
+    shift: Tensor | None = None
+
+
+WHOLE = Part()
+
+
 class Committee(nn.Module):
     """Models of any kinds and precisions for the same samples and classes. `votes` has a whole
-    number for each member: its weight in the mean, before division by the sum of all."""
+    number for each member: its weight in the mean, before division by the sum of all. `parts` are
+    those of the members; by default all take all features, and say what the committee says."""
 
-    def __init__(self, members: Sequence[nn.Module], votes: Sequence[int], task: Task) -> None:
+    def __init__(
+        self, members: Sequence[nn.Module], votes: Sequence[int], task: Task,
+        parts: Sequence[Part] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.task = task
         self.members = nn.ModuleList(members)
         self.votes = tuple(votes)
+        self.parts = tuple(parts or [WHOLE] * len(members))
         self.dtypes = tuple(next(member.parameters()).dtype for member in members)
         self.dtype = min(self.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
 
@@ -32,13 +51,23 @@ class Committee(nn.Module):
     def opinions(self, features: Tensor) -> Tensor:
         """What each member says, (N, members, outputs): of classes, the logarithm of its
         probabilities; else its outputs."""
-        return torch.stack(
-            [
-                self.task.opinions(member(features.to(dtype))).to(self.dtype)
-                for member, dtype in zip(self.members, self.dtypes, strict=True)
-            ],
-            1,
-        )
+        said = []
+        for number, (member, dtype) in enumerate(zip(self.members, self.dtypes, strict=True)):
+            outputs = member(self.taken(number, features).to(dtype))
+            said.append(self.task.opinions(self.converted(number, outputs)).to(self.dtype))
+        return torch.stack(said, 1)
+
+    def taken(self, number: int, features: Tensor) -> Tensor:
+        """What a member takes of features (N, *shape)."""
+        places = self.parts[number].places
+        return features if places is None else features.index_select(1, places)
+
+    def converted(self, number: int, outputs: Tensor) -> Tensor:
+        """The outputs (N, outputs) of a member as those of the committee."""
+        part = self.parts[number]
+        if part.factor is None or part.shift is None:
+            return outputs
+        return outputs * part.factor.to(outputs.dtype) + part.shift.to(outputs.dtype)
 
 
 def logits_dtype(model: nn.Module) -> torch.dtype:

@@ -155,13 +155,16 @@ Votes = Annotated[int, Field(gt=0, lt=2**31)]
 
 
 class Member(BaseModel):
-    """A member of a committee in a checkpoint or an exported model: its configuration, and its
-    weight in the mean of the probabilities before division by the sum of all."""
+    """A member of a committee in a checkpoint or an exported model: its configuration, its weight
+    in the mean of the probabilities before division by the sum of all, and where these are its
+    own, the places of its columns among those of the committee, and its scaling of numbers."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     config: dict[str, Any]
     votes: Votes
+    columns: list[Count] | None = None
+    targets: dict[str, list[float] | bool] | None = None
 
 
 Members = Annotated[list[Member], Field(min_length=1, max_length=MOST_MEMBERS)]
@@ -187,6 +190,7 @@ class CommitteeUsed(TypedDict):
     best: Count | None  # of the command's --best
     greedy: Count | None
     start: NotRequired[Count]  # so many of the best were picked first
+    folds: NotRequired[Count]  # of a cross-validation, each with a member of each setting
     differing: Annotated[
         list[str], Field(max_length=1000)
     ]  # keys whose values the members differ in

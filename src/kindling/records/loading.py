@@ -1,7 +1,7 @@
 """A trained model, opened again from a run folder or a checkpoint file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from kindling.data.arrays import ArrayReading
 from kindling.data.tables.columns import Columns
 from kindling.data.targets import Targets, require_scaling
 from kindling.models import construct_model
-from kindling.models.committee import Committee
+from kindling.models.committee import Committee, Part
 from kindling.models.own import OwnModel, OwnModelError
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
@@ -66,6 +66,12 @@ class Trained:
     copies: int = 0  # augmented, of each sample, over which predictions are averaged
 
     @property
+    def folds(self) -> list[int]:
+        """Of a committee of the folds of a cross-validation, these, in order; else none."""
+        found = {fold for each in self.members if (fold := each.config.data.fold) is not None}
+        return sorted(found) if len(found) > 1 else []
+
+    @property
     def classes(self) -> int:
         """The number of classes or labels."""
         return len(self.labels)
@@ -105,9 +111,12 @@ def open_trained(path: Path, own: Any = None) -> Trained:
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         if origin.members is None:
-            configs, model = [config], rebuild(config, shape, len(labels), weights).eval()
+            model: nn.Module = rebuild(config, shape, len(labels), weights).eval()
         else:
-            configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
+            model, readings = rebuild_committee(
+                origin.members, Reading(config, shape, origin.columns, origin.targets),
+                len(labels), weights,
+            )  # fmt: skip
     except OwnModelError:
         raise
     except (ValueError, RuntimeError, InputError) as error:
@@ -118,14 +127,15 @@ def open_trained(path: Path, own: Any = None) -> Trained:
             reason = f"missing or wrong: {wrong_fields(error)}"
         lacks = "does not fit the given model" if own else "is not a checkpoint of this project"
         raise InputError(f"{file}: {lacks} ({reason})") from None
-    facts = (
-        origin.data, shape, labels, origin.digest, origin.columns, origin.arrays, origin.targets
+    trained = Trained(
+        file, config, model, origin.data, shape, labels, origin.digest, origin.columns,
+        origin.arrays, origin.targets,
     )  # fmt: skip
-    members: tuple[Trained, ...] = ()
-    if isinstance(model, Committee):
-        pairs = zip(configs, model.members, strict=True)
-        members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
-    return Trained(file, config, model, *facts, members)
+    if not isinstance(model, Committee):
+        return trained
+    pairs = zip(model.members, readings, strict=True)
+    members = tuple(replace(trained, model=each, **vars(reading)) for each, reading in pairs)
+    return replace(trained, members=members)
 
 
 def _with_model(
@@ -159,23 +169,62 @@ def _with_model(
     return config.model_copy(update={"model": section.holding(model)})
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A configuration, and how its model reads samples and numbers: fields of Trained."""
+
+    config: Config
+    shape: tuple[int, ...]
+    columns: Columns | None
+    targets: Targets | None
+
+
 def rebuild_committee(
-    members: Sequence[Member], shape: tuple[int, ...], classes: int, weights: dict[str, Tensor]
-) -> tuple[list[Config], Committee]:
-    """The members' configurations, and the committee in eval mode, whose weights are named
-    `members.NUMBER.…`. Raises ValueError as `rebuild`,
-    and InputError for a wrong configuration."""
+    members: Sequence[Member], committee: Reading, classes: int, weights: dict[str, Tensor]
+) -> tuple[Committee, list[Reading]]:
+    """The committee in eval mode, whose weights are named `members.NUMBER.…`, and how the members
+    read. Raises ValueError as `rebuild`, and InputError for a wrong configuration."""
     parts: dict[str, dict[str, Tensor]] = {f"members.{n}": {} for n in range(len(members))}
     for name, weight in weights.items():
         prefix, number, rest = (*name.split(".", 2), "", "")[:3]
         if f"{prefix}.{number}" not in parts:
             raise ValueError(f"{name[:80]} is a weight of no member")
         parts[f"{prefix}.{number}"][rest] = weight
-    configs = [check(member.config) for member in members]
-    pairs = zip(configs, parts.values(), strict=True)
-    models = [rebuild(config, shape, classes, part) for config, part in pairs]
-    task = build_task(configs[0].task, classes)
-    return configs, Committee(models, [member.votes for member in members], task).eval()
+    readings = [_reading(member, committee, classes) for member in members]
+    models = [
+        rebuild(reading.config, reading.shape, classes, own)
+        for reading, own in zip(readings, parts.values(), strict=True)
+    ]
+    task, votes = build_task(readings[0].config.task, classes), [each.votes for each in members]
+    own_parts = [part_of(reading, committee, task) for reading in readings]
+    return Committee(models, votes, task, own_parts).eval(), readings
+
+
+def _reading(member: Member, committee: Reading, classes: int) -> Reading:
+    config, shape, columns = check(member.config), committee.shape, committee.columns
+    if member.columns is not None:
+        if columns is None or not all(place < len(columns.columns) for place in member.columns):
+            raise ValueError("a member has columns that the committee lacks")
+        own = [columns.columns[place] for place in member.columns]
+        columns = columns.model_copy(update={"columns": own})
+        shape = (columns.width,)
+    targets = committee.targets
+    if member.targets is not None:
+        targets = Targets.model_validate(member.targets)
+        require_scaling(targets, config.task.name, classes)
+    return Reading(config, shape, columns, targets)
+
+
+def part_of(member: "Reading | Trained", committee: "Reading | Trained", task: Task) -> Part:
+    """What a member takes of the features of a committee, and how its outputs are converted."""
+    places, own, all_ = None, member.columns, committee.columns
+    if own is not None and all_ is not None and own != all_:
+        places = torch.tensor(all_.features_at(all_.places_of(own.columns)))
+    if member.targets is None or committee.targets is None or member.targets == committee.targets:
+        return Part(places)
+    one, zero = member.targets.restored(torch.tensor([[1.0], [0.0]]).expand(2, task.outputs))
+    shift = committee.targets.exact(zero)
+    return Part(places, committee.targets.exact(one) - shift, shift)
 
 
 def rebuild(

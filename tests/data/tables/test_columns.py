@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from kindling.data.tables.columns import Columns, DateColumn, as_date
+from kindling.data.tables.columns import (
+    Columns,
+    DateColumn,
+    NumberColumn,
+    TextColumn,
+    as_date,
+    united,
+)
 from kindling.data.tables.table import as_table
 from kindling.system.errors import InputError
 from tests.helpers.tables import ROWS, learn
@@ -79,3 +86,41 @@ def test_columns_of_a_stranger_are_checked(column: dict[str, Any]) -> None:
         Columns.model_validate({"columns": [good]})
     with pytest.raises(ValidationError):
         Columns.model_validate({"columns": [column]})
+
+
+def test_what_several_folds_have_learned() -> None:
+    """A text is new if no fold knows it. A column is told once."""
+    folds = [
+        Columns(
+            columns=[
+                TextColumn(name="t", fill=None, categories=categories),
+                NumberColumn(name="n", fill=fill, mean=fill, deviation=2.0, low=0.0, high=high),
+            ],
+            empty=[],
+        )
+        for categories, fill, high in ((["a", "b"], 1.0, 3.0), (["a", "c"], 2.0, 5.0))
+    ]
+    columns = united([*folds, folds[0]])
+    assert [column.name for column in columns.columns] == ["t", "t", "n", "n"]
+    assert columns.names == ["t", "n"]
+    assert [columns.places_of(each.columns) for each in folds] == [[0, 2], [1, 3]]
+    assert columns.features_at([1, 3]) == [2, 3, 5]
+    table = as_table({"t": ["b", "c", "a"], "n": ["4", "", "9"]})
+    found = columns.features(table)
+    assert found.tolist() == [
+        [0, 1, 0, 0, 1.5, 1],
+        [0, 0, 0, 1, 0, 0],
+        [1, 0, 1, 0, 4, 3.5],
+    ]
+    told = [text for _, text in table.notes]
+    assert len(told) == 2
+    assert "1 empty cell of column n filled with 1" in told[0]
+    assert "1 of 3 cells is beyond (line 3: '9')" in told[1]
+    for row, each in enumerate(folds):
+        own = found[:, columns.features_at(columns.places_of(each.columns))]
+        part = as_table({"t": ["a", "bc"[row]], "n": ["9", "4"]})
+        assert own[[2, row], :2].tolist() == each.features(part)[:, :2].tolist()
+    with pytest.raises(
+        InputError, match=r"column t: 1 of 1 cells is a text .* that training did not"
+    ):
+        columns.features(as_table({"t": ["d"], "n": ["1"]}))

@@ -41,7 +41,7 @@ def sweep(tmp_path: Path) -> Path:
 
 def numbers(sweep: Path, **arguments: Any) -> list[str]:
     request = read_request([sweep], **arguments)
-    return [outcome.run.folder.name for outcome in request.candidates]
+    return [outcome.run.folder.name for (outcome,) in request.candidates]
 
 
 def test_the_best_finished_trials(sweep: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_best_finished_trials(sweep: Path) -> None:
 
 def test_named_runs(sweep: Path) -> None:
     request = read_request([sweep / "0", sweep / "2"])
-    assert [outcome.run.folder.name for outcome in request.candidates] == ["2", "0"]
+    assert [outcome.run.folder.name for (outcome,) in request.candidates] == ["2", "0"]
     assert request.folder.parts[0] == "runs"
     assert differing_keys([Run(sweep / "0"), Run(sweep / "2")]) == ["seed"]
 
@@ -72,8 +72,14 @@ def test_a_fold_is_a_validation_set(tmp_path: Path) -> None:
     ]
     assert len(read_request(paths, greedy=5).candidates) == 2
     other = pretend(tmp_path / "c", "data.folds=3", "data.fold=2")
-    with pytest.raises(InputError, match=r"c: has other data than .*a: data\.fold=2 \(there 1\)"):
+    told = (
+        r"a: of its setting, folds 0, 2 of 3 are not there; a committee of folds needs a finished"
+    )
+    with pytest.raises(InputError, match=told):
         read_request([paths[0], other])
+    whole = pretend(tmp_path / "d")
+    with pytest.raises(InputError, match=r"d: is of no fold; a committee of folds needs"):
+        read_request([paths[0], whole])
 
 
 def test_keys_that_leave_the_validation_set_as_is_may_differ(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ imputer and encoder of scikit-learn are objects, which it may not.
 import functools
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,6 +32,9 @@ IN_CACHE = 2**14  # rows
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
 Features = NDArray[Any]  # float64 or float32
+# Of each part of the rows: whether a column's numbers varied in training, how many are beyond
+# those, with the other sign, and a text.
+Beyond = dict[str, list[tuple[bool, int, str]]]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -187,6 +191,11 @@ class TextColumn(_Column):
     def filling(self) -> str:
         return str(self.fill)
 
+    @property
+    def instead(self) -> str:
+        """What else to do about a text that is not a category."""
+        return "" if self.fill is None else f", or empty the cells to have {self.fill!r} read"
+
     def fault(self, cells: Cells) -> str:
         return cells.fault(texts=True, gaps=self.others or self.fill is not None)
 
@@ -320,6 +329,29 @@ class Columns(BaseModel):
     def width(self) -> int:
         return sum(column.width for column in self.columns)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the columns of the table: `united` columns have several of one name."""
+        return [*self.by_name]
+
+    @property
+    def by_name(self) -> dict[str, list[tuple[AnyColumn, slice]]]:
+        """What is learned of each column of the table, and the place of its features."""
+        found, first = dict[str, list[tuple[AnyColumn, slice]]](), 0
+        for column in self.columns:
+            part = slice(first, first := first + column.width)
+            found.setdefault(column.name, []).append((column, part))
+        return found
+
+    def places_of(self, some: Iterable[AnyColumn]) -> list[int]:
+        """The places of columns that are all among these."""
+        return [self.columns.index(column) for column in some]
+
+    def features_at(self, places: Sequence[int]) -> list[int]:
+        """The places of the features of the columns at these places."""
+        ends = [*accumulate(column.width for column in self.columns)]
+        return [n for at in places for n in range(ends[at] - self.columns[at].width, ends[at])]
+
     def features(
         self, table: Table, parts: Mapping[str, Mask] | None = None, *, tell_gaps: bool = True
     ) -> NDArray[np.float32]:
@@ -332,30 +364,27 @@ class Columns(BaseModel):
         In a training run, `parts` are the rows of its other parts, by how a note begins; new texts
         are allowed there and noted.
         """
-        table.require([column.name for column in self.columns])
+        table.require(self.names)
         rows = len(table.lines)
         features = np.empty((rows, self.width), np.float32)
-        faults, filled, first = [], [], 0
+        faults, filled = list[str](), list[str]()
         rows_of = {"": np.ones(rows, bool)} if parts is None else parts
-        beyond: dict[str, list[tuple[bool, int, str]]] = {where: [] for where in rows_of}
-        for column in self.columns:
-            cells = column.cells(table, self.empty)
-            if fault := column.fault(cells):
-                faults.append(f"{fault}; {CORRECT}")
+        beyond: Beyond = {where: [] for where in rows_of}
+        for parts_of_name in self.by_name.values():
+            read = [(each, part, each.cells(table, self.empty)) for each, part in parts_of_name]
+            column, _, cells = read[0]  # tells for all
+            if wrong := [fault for each, _, own in read if (fault := each.fault(own))]:
+                faults.append(f"{wrong[0]}; {CORRECT}")
                 continue
-            new = column.new(cells)
-            strict = parts is None and new.any()
-            if strict and isinstance(column, TextColumn) and not column.others:
-                fill = column.fill
-                instead = "" if fill is None else f", or empty the cells to have {fill!r} read"
+            new = np.logical_and.reduce([each.new(own) for each, _, own in read])
+            if parts is None and new.any() and isinstance(column, TextColumn) and not column.others:
                 told = column.described(cells, new, rows_of[""])
-                faults.append(f"column {column.name}: {told}; {CORRECT}{instead}")
+                faults.append(f"column {column.name}: {told}; {CORRECT}{column.instead}")
                 continue
-            part = slice(first, first := first + column.width)
-            with np.errstate(over="ignore"):
-                own = column.features(cells).astype(np.float32, copy=False)
-            features[:, part] = own
-            far = np.asarray(np.isinf(own).any(1))
+            for each, part, own in read:
+                with np.errstate(over="ignore"):
+                    features[:, part] = each.features(own)
+            far = np.logical_or.reduce([np.isinf(features[:, part]).any(1) for _, part, _ in read])
             if far.any():
                 told = cells.counted(far, f"is {TOO_LARGE}", f"are {TOO_LARGE}")
                 faults.append(f"column {column.name}: {told}; {CORRECT}")
@@ -377,13 +406,30 @@ class Columns(BaseModel):
         table.refuse(faults)
         if filled:
             table.note(_first(filled))
-        for where, found in beyond.items():
-            if found:
-                texts = _first([text for *_, text in sorted(found)])
-                usual = parts is not None and all(varied for varied, *_ in found)
-                level = logging.INFO if usual else logging.WARNING
-                table.note(f"{where}numbers that training did not see: {texts}", level)
+        _note_beyond(table, beyond, training=parts is not None)
         return features
+
+
+def united(several: Sequence[Columns]) -> Columns:
+    """The columns of all, equal ones once. Columns of one name differ in what they learned, as in
+    the folds of a cross-validation, and the first tells for them."""
+    found = dict[str, list[AnyColumn]]()
+    for columns in several:
+        for column in columns.columns:
+            own = found.setdefault(column.name, [])
+            if column not in own:
+                own.append(column)
+    together = [column for own in found.values() for column in own]
+    return several[0].model_copy(update={"columns": together})
+
+
+def _note_beyond(table: Table, beyond: Beyond, *, training: bool) -> None:
+    for where, found in beyond.items():
+        if found:
+            texts = _first([text for *_, text in sorted(found)])
+            usual = training and all(varied for varied, *_ in found)
+            level = logging.INFO if usual else logging.WARNING
+            table.note(f"{where}numbers that training did not see: {texts}", level)
 
 
 def _first(texts: Sequence[str]) -> str:

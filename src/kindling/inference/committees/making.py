@@ -14,19 +14,20 @@ from torch import Tensor
 
 from kindling.config.measures import CLASSIFICATION, in_words, score_of, sort_key
 from kindling.config.written import counted, printable
-from kindling.data.sources.source import Source
+from kindling.data.sources.source import Source, Split
+from kindling.data.tables.columns import united
 from kindling.data.targets import spread
 from kindling.inference.committees.members import CommitteeRequest, differing_keys
 from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import facts_of
 from kindling.inference.logits import compute_logits
-from kindling.inference.samples import source_of, validation_of
+from kindling.inference.samples import held_out_parts, source_of
 from kindling.models import count_parameters
 from kindling.models.committee import Committee
 from kindling.records import checkpoint
 from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
-from kindling.records.loading import Trained, open_trained
+from kindling.records.loading import Trained, open_trained, part_of
 from kindling.records.lookup import date_last
 from kindling.records.outcome import format_metric, largest_class, read_outcome, text_table
 from kindling.system import machine
@@ -55,20 +56,20 @@ def make_committee(
     cannot be loaded.
     """
     began = time.perf_counter()
-    models = [
-        open_trained(outcome.run.folder) for outcome in progress(request.candidates, "models read")
+    settings = [
+        [open_trained(outcome.run.folder) for outcome in setting]
+        for setting in progress(request.candidates, "models read")
     ]
-    require_same_task(models)
-    source = source or source_of(models[0])
-    counts = [1] * len(models) if request.greedy is None else _greedy(request, models, source)
-    chosen = [each for each in zip(request.candidates, models, counts, strict=True) if each[2]]
-    outcomes, members, votes = zip(*chosen, strict=True)
-    model = Committee([member.model for member in members], votes, models[0].task).eval()
-    committee = replace(members[0], model=model, members=members)
-    validation = validation_of(committee, source)
+    require_same_task([model for setting in settings for model in setting])
+    source = source or source_of(_committee_of(settings[0], [1] * len(settings[0])))
+    counts = [1] * len(settings) if request.greedy is None else _greedy(request, settings, source)
+    chosen = [each for each in zip(request.candidates, settings, counts, strict=True) if each[2]]
+    outcomes = [outcome for setting, _, _ in chosen for outcome in setting]
+    votes = [count for setting, _, count in chosen for _ in setting]
+    committee = _committee_of([model for _, setting, _ in chosen for model in setting], votes)
     score = score_of(committee.config.task.name)
-    judged = evaluate(committee, replace(source, test=validation), trained_on=source)
-    found = {"val/loss": judged.loss, f"val/{score}": judged.score}
+    said, validation = _held_out(committee, source)
+    found = _judged(committee.task, said, validation.labels)
     chosen_at = time.perf_counter()
     tested = evaluate(committee, source, trained_on=source)
     result = {
@@ -78,7 +79,7 @@ def make_committee(
         "best": {"epoch": None, "train/loss": None, f"train/{score}": None, **found},
         "test/loss": tested.loss,
         f"test/{score}": tested.score,
-        "parameters": count_parameters(model),
+        "parameters": count_parameters(committee.model),
         "config_hash": committee.config.hash(),
         "committee": {
             "paths": [os.path.relpath(path, request.folder) for path in request.paths],
@@ -86,6 +87,7 @@ def make_committee(
             "best": request.best,
             "greedy": request.greedy,
             **({"start": request.start} if request.start else {}),
+            **({"folds": len(committee.folds)} if committee.folds else {}),
             "differing": differing_keys([outcome.run for outcome in outcomes]),
             "members": [
                 {
@@ -114,20 +116,61 @@ def make_committee(
         create_run_folder(run, committee.config.to_primitives())
         arrays = None if committee.arrays is None else committee.arrays.model_dump()
         facts = {"format": checkpoint.FORMAT, **facts_of(committee), "arrays": arrays}
-        weights = {f"model.{name}": each.clone() for name, each in model.state_dict().items()}
+        state = committee.model.state_dict()
+        weights = {f"model.{name}": each.clone() for name, each in state.items()}
         checkpoint.write({"kindling": facts, "state_dict": weights}, run.best_checkpoint)
         run.write_result(result)
         date_last(run.config_file)
     return Run(request.folder)
 
 
+def _committee_of(members: Sequence[Trained], votes: Sequence[int]) -> Trained:
+    """The committee, which reads samples and says numbers as its first member does. Members of
+    several folds take what each has learned: the committee has the columns of all."""
+    first, task, parts = members[0], members[0].task, None
+    if not _of_folds(members):
+        members = [
+            replace(each, shape=first.shape, columns=first.columns, targets=first.targets)
+            for each in members
+        ]
+    else:
+        if first.columns is not None:
+            columns = united([each.columns for each in members if each.columns is not None])
+            first = replace(first, columns=columns, shape=(columns.width,))
+        parts = [part_of(each, first, task) for each in members]
+    model = Committee([each.model for each in members], votes, task, parts).eval()
+    return replace(first, model=model, members=tuple(members))
+
+
+def _of_folds(models: Sequence[Trained]) -> bool:
+    return len({model.config.data.fold for model in models}) > 1
+
+
+def _held_out(committee: Trained, source: Source) -> tuple[Tensor, Split]:
+    """What a model says of the validation samples, (N, outputs) in float64, and the samples."""
+    parts = held_out_parts(committee, source)
+    said = torch.cat([compute_logits(model, split).double() for model, split in parts])
+    labels = torch.cat([split.labels for _, split in parts])
+    return said, Split(labels, labels)  # whose features are not needed
+
+
+def _judged(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    total = float(task.scores(outputs.mT[None], labels[None]).sum())
+    return {
+        "val/loss": task.loss(outputs, labels).item(),
+        f"val/{score_of(task.section.name)}": task.score(total, len(labels), spread(labels)),
+    }
+
+
 def require_same_task(models: Sequence[Trained]) -> None:
     """Raises InputError, which names the model, unless all read samples alike and know the same
-    classes: a committee reads a sample once, as its first member does."""
+    classes: a committee reads a sample once, as its first member does. What models of different
+    folds have learned of the columns and numbers of a table may differ."""
     first, *others = models
-    asked = _reading(first)
+    taught = not _of_folds(models)
+    asked = _reading(first, taught=taught)
     for model in others:
-        read = _reading(model)
+        read = _reading(model, taught=taught)
         for name in {**asked, **read}:
             expected, given = asked.get(name), read.get(name)
             unknown = name in ADDED and None in (expected, given)
@@ -138,37 +181,42 @@ def require_same_task(models: Sequence[Trained]) -> None:
                 )
 
 
-def _reading(trained: Trained) -> dict[str, Any]:
-    """What decides how a model reads a sample and what it answers, by names for messages. What
-    only warns of unusual samples is not among it."""
+def _reading(trained: Trained, *, taught: bool) -> dict[str, Any]:
+    """What decides how a model reads a sample and what it answers, by names for messages; with what
+    the training samples taught if `taught`. What only warns of unusual samples is not among it."""
     facts: dict[str, Any] = {
-        name: getattr(trained, name) for name in ("data", "shape", "labels", "digest", "arrays")
+        name: getattr(trained, name) for name in ("data", "labels", "digest", "arrays")
     }
-    facts |= {"task": trained.config.task.name, "scaling of numbers": trained.targets}
-    facts["number of outputs"] = trained.task.outputs
+    facts |= {"task": trained.config.task.name, "number of outputs": trained.task.outputs}
     columns = trained.columns
-    if columns is not None:
-        facts["list of columns"] = [column.name for column in columns.columns]
+    if taught:
+        facts |= {"shape": trained.shape, "scaling of numbers": trained.targets}
+    if taught and columns is not None:
+        facts["list of columns"] = columns.names
         for column in columns.columns:
             facts[f"column {column.name}"] = column.model_dump(exclude={"low", "high"})
         facts["data.empty"] = columns.empty
     return facts
 
 
-def _greedy(request: CommitteeRequest, models: Sequence[Trained], source: Source) -> list[int]:
-    """The votes of each model by greedy selection on the validation set."""
+def _greedy(
+    request: CommitteeRequest, settings: Sequence[Sequence[Trained]], source: Source
+) -> list[int]:
+    """The votes of each setting by greedy selection on the held-out samples."""
     assert request.greedy is not None
-    validation = validation_of(models[0], source)
     require_memory(
-        f"--greedy: the probabilities of {len(models)} runs need",
-        8 * len(models) * len(validation) * source.classes,
+        f"--greedy: the probabilities of {len(settings)} runs need",
+        8 * len(settings) * len(source.train) * source.classes,
         "--best N instead",
     )
-    task, labels = models[0].task, validation.labels
-    outputs = [
-        task.opinions(compute_logits(model, validation).double())
-        for model in progress(models, "models")
+    models = [
+        each[0] if len(each) == 1 else _committee_of(each, [1] * len(each)) for each in settings
     ]
+    task, outputs, labels = models[0].task, list[Tensor](), torch.empty(0)
+    for model in progress(models, "models"):
+        said, validation = _held_out(model, source)
+        outputs.append(task.opinions(said))
+        labels = validation.labels
     if task.section.name == CLASSIFICATION:
         said = torch.stack(outputs).exp_()
         picks = greedy_selection(said, labels, request.greedy, request.by, request.start)
@@ -177,7 +225,7 @@ def _greedy(request: CommitteeRequest, models: Sequence[Trained], source: Source
         badness = partial(_badness_of_mean, task, labels, request.by)
         picks = select(said, request.greedy, badness, request.start)
     counts = Counter(picks)
-    return [counts[number] for number in range(len(models))]
+    return [counts[number] for number in range(len(settings))]
 
 
 def greedy_selection(
@@ -239,6 +287,7 @@ def summary(run: Run) -> str:
     """A committee as a table for people."""
     result = run.result
     made, best = result["committee"], result["best"]
+    folds = made.get("folds", 0)
     names = [printable(os.path.normpath(run.folder / each["folder"])) for each in made["members"]]
     votes = [member["votes"] for member in made["members"]]
     found: list[Mapping[str, Any]] = [*made["members"], best]
@@ -258,9 +307,14 @@ def summary(run: Run) -> str:
     worse = (
         f"\nby {made['by']}, the best member alone is better; with a sweep, --greedy takes only "
         "members that improve the mean"
-        if min(keys) < keys[-1] and not made["greedy"]
+        if min(keys) < keys[-1] and not made["greedy"] and not folds
         else ""
     )
+    if folds:
+        worse = (
+            f"\nthe committee's val figures are those of a cross-validation: each of the {folds} "
+            "folds was judged by the members that were not trained on its samples"
+        )
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
         f"{table}\n\n{counted(len(names), 'member')},{chosen} {result['parameters']:,} parameters; "

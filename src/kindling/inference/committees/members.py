@@ -3,9 +3,11 @@
 All faults that the files of the runs show are found here, before torch is imported.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from kindling.config.measures import sort_key
@@ -32,10 +34,11 @@ LOADING = (
 @dataclass(frozen=True)
 class CommitteeRequest:
     """The checked arguments. `candidates` are sorted by their metric `by`, the best first; without
-    `greedy`, they are the members. `greedy` is the number of picks."""
+    `greedy`, they are the members. A candidate is one run, or the runs of all folds of one setting.
+    `greedy` is the number of picks."""
 
     paths: Sequence[Path]
-    candidates: Sequence[Outcome]
+    candidates: Sequence[Sequence[Outcome]]
     by: str
     best: int | None
     greedy: int | None
@@ -55,10 +58,8 @@ def read_request(
     """Checks the arguments; `paths` are one sweep, or several runs. Raises InputError with all
     faults: of the numbers, of the runs, and for a folder that exists."""
     first, swept = paths[0], len(paths) == 1 and is_sweep(paths[0])
-    if swept and best is None and greedy is None:
-        raise InputError(f"{first}: is a sweep; type --best N or --greedy too")
     for option, number, most in (("--best", best, MOST_MEMBERS), ("--greedy", greedy, MOST_PICKS)):
-        if number is not None and not 2 <= number <= most:
+        if number is not None and not (1 if option == "--best" else 2) <= number <= most:
             raise InputError(f"{option} {number}: must be from 2 to {most}")
     if start and not (greedy and 1 <= start <= greedy):
         raise InputError(f"--start {start}: must be from 1 to the number of --greedy, {greedy}")
@@ -76,18 +77,69 @@ def read_request(
     score = found[0].score
     if by not in (f"val/{score}", "val/loss"):
         raise InputError(f"--by {by}: the runs have no such measure; type --by val/{score}")
-    found = sorted(found, key=lambda outcome: sort_key(by, outcome.metric(by)))
-    if best is not None and best > len(found):
+    candidates = _settings(found, first if swept else None)
+    folds = len(candidates[0])
+    if swept and best is None and greedy is None and (folds == 1 or candidates[1:]):
+        raise InputError(f"{first}: is a sweep; type --best N or --greedy too")
+    if best == 1 and folds == 1:
+        raise InputError(f"--best {best}: must be from 2 to {MOST_MEMBERS}")
+    candidates.sort(key=lambda setting: sort_key(by, _mean(by, setting)))
+    what = "settings with all folds" if folds > 1 else "trials" if swept else "runs"
+    most = min(len(candidates), MOST_MEMBERS // folds)
+    if best is not None and best > most:
         raise InputError(
-            f"--best {best}: {first if swept else 'the command'} has {len(found)} finished "
-            f"{'trials' if swept else 'runs'}; type --best {len(found)} or less"
+            f"--best {best}: {first if swept else 'the command'} has {len(candidates)} finished "
+            f"{what}; type --best {most} or less"
         )
-    found = found[: best or MOST_MEMBERS]
-    _require_alike(found, greedy)
+    candidates = candidates[: best or most]
+    _require_alike([outcome for setting in candidates for outcome in setting], greedy)
     folder = folder or (first / COMMITTEE if swept else timestamped("runs"))
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{folder}: exists already; type --folder FOLDER with another name")
-    return CommitteeRequest(paths, found, by, best, greedy, folder, start)
+    return CommitteeRequest(paths, candidates, by, best, greedy, folder, start)
+
+
+def _mean(by: str, setting: Sequence[Outcome]) -> float | None:
+    values = [outcome.metric(by) for outcome in setting]
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _settings(found: Sequence[Outcome], sweep: Path | None) -> list[Sequence[Outcome]]:
+    """Each run alone; of several folds of a cross-validation, the runs of all folds of a setting.
+    Raises InputError for named runs without the other folds, and for a sweep without a setting
+    whose folds are all finished."""
+    if len({outcome.run.config.data.fold for outcome in found}) == 1:
+        return [(outcome,) for outcome in found]
+    complete, faults = list[Sequence[Outcome]](), list[str]()
+    of_setting = dict[str, dict[int, list[Outcome]]]()
+    for outcome in found:
+        config = outcome.run.config
+        if config.data.fold is None:
+            faults.append(f"{outcome.run.folder}: is of no fold")
+            continue
+        values = config.identity_values()
+        del values["data"]["fold"]
+        of_fold = of_setting.setdefault(json.dumps(values, sort_keys=True), {})
+        of_fold.setdefault(config.data.fold, []).append(outcome)
+    for of_fold in of_setting.values():
+        first = next(iter(of_fold.values()))[0].run
+        count = first.config.data.folds or 0
+        every = [of_fold.get(fold, []) for fold in range(count)]
+        complete += zip(*every, strict=False)
+        most = max(map(len, every))
+        absent = [str(fold) for fold in range(count) if len(every[fold]) < most]
+        if absent:
+            told = f"fold {absent[0]} of {count} is"
+            if absent[1:]:
+                told = f"folds {', '.join(absent)} of {count} are"
+            faults.append(f"{first.folder}: of its setting, {told} not there")
+    if (sweep is None and faults) or not complete:
+        raise all_at_once(
+            [f"{fault}; a committee of folds needs a finished run of each" for fault in faults],
+            "no committee was made",
+        )
+    return complete
 
 
 def _runs(paths: Sequence[Path]) -> list[Outcome]:
@@ -184,7 +236,7 @@ def _split(run: Run) -> dict[str, Any]:
     section = run.config.data.model_dump(mode="json")
     if section.get("kind", "auto") is None:  # the arrays that a run from before this key could take
         section["kind"] = "auto"  # are read alike by this
-    unused = LOADING if section["folds"] is None else (*LOADING, "val_fraction")
+    unused = LOADING if section["folds"] is None else (*LOADING, "val_fraction", "fold")
     kept = {key: value for key, value in section.items() if key not in unused}
     return kept | {"name": run.result.get("data", {}).get("name", section["name"])}
 

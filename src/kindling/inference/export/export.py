@@ -41,7 +41,7 @@ from kindling.inference.export.formats import (
 from kindling.inference.export.raw_columns import input_names, raw_inputs, with_columns
 from kindling.inference.samples import source_of
 from kindling.models.committee import Committee, logits_dtype
-from kindling.records.loading import Trained, open_trained, rebuild, rebuild_committee
+from kindling.records.loading import Reading, Trained, open_trained, rebuild, rebuild_committee
 from kindling.records.outcome import format_metric
 from kindling.system.errors import InputError, first_line, parsing
 from kindling.system.files import MIB, open_regular, replacing, sha256
@@ -138,7 +138,7 @@ def facts_of(trained: Trained) -> dict[str, Any]:
     members = None
     if isinstance(trained.model, Committee):
         pairs = zip(trained.members, trained.model.votes, strict=True)
-        members = [{"config": each.config.to_primitives(), "votes": votes} for each, votes in pairs]
+        members = [_as_member(trained, each) | {"votes": votes} for each, votes in pairs]
     return {
         "config": trained.config.to_primitives(),
         "members": members,
@@ -150,6 +150,17 @@ def facts_of(trained: Trained) -> dict[str, Any]:
         "columns": None if trained.columns is None else trained.columns.model_dump(),
         "targets": None if trained.targets is None else trained.targets.model_dump(),
     }
+
+
+def _as_member(committee: Trained, member: Trained) -> dict[str, Any]:
+    """The facts of a member that its committee does not have."""
+    found: dict[str, Any] = {"config": member.config.to_primitives()}
+    if committee.columns is not None and committee.columns != member.columns:
+        assert member.columns is not None
+        found["columns"] = committee.columns.places_of(member.columns.columns)
+    if member.targets is not None and committee.targets != member.targets:
+        found["targets"] = member.targets.model_dump()
+    return found
 
 
 def compare(trained: Trained, test: Split, asked: Asked) -> tuple[float, float, float]:
@@ -365,7 +376,9 @@ def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
         if metadata.members is None:
             model = rebuild(config, shape, classes, weights)
         else:
-            _, model = rebuild_committee(metadata.members, shape, classes, weights)
+            known = metadata.targets and Targets.model_validate(metadata.targets)
+            committee = Reading(config, shape, metadata.columns, known or None)
+            model, _ = rebuild_committee(metadata.members, committee, classes, weights)
         raw = Raw(model, metadata).eval()
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         reason = first_line(error)

@@ -33,10 +33,10 @@ ML_VERSION = 3
 
 def input_names(columns: Columns, outputs: Sequence[str]) -> list[str]:
     """A name for the input of each column: its own, unless it is empty or that of an output."""
-    own, found = {column.name for column in columns.columns}, []
-    for column in columns.columns:
-        name = column.name
-        while name in (*outputs, "") or (name != column.name and name in own):
+    own, found = columns.names, []
+    for column in own:
+        name = column
+        while name in (*outputs, "") or (name != column and name in own):
             name = f"column {name}"
         found.append(name)
     return found
@@ -45,7 +45,7 @@ def input_names(columns: Columns, outputs: Sequence[str]) -> list[str]:
 def raw_inputs(columns: Columns, names: Sequence[str], table: Table) -> dict[str, NDArray[Any]]:
     """The inputs that stand for the rows of a table."""
     found = dict[str, NDArray[Any]]()
-    for name, column in zip(names, columns.columns, strict=True):
+    for name, ((column, _), *_) in zip(names, columns.by_name.values(), strict=True):
         cells = column.cells(table, columns.empty)
         if isinstance(column, NumberColumn):
             values = cells.read
@@ -71,7 +71,8 @@ def with_columns(model: "onnx.ModelProto", columns: Columns, own_input: str) -> 
     graph, builder = model.graph, _Builder(f"{prefix}columns")
     features = [
         part
-        for name, column in zip(names, columns.columns, strict=True)
+        for name, parts in zip(names, columns.by_name.values(), strict=True)
+        for column, _ in parts
         for part in builder.features(name, column, columns.empty)
     ]
     builder.add("Concat", features, f"{prefix}{own_input}", axis=1)
@@ -80,7 +81,7 @@ def with_columns(model: "onnx.ModelProto", columns: Columns, own_input: str) -> 
     graph.node.extend(nodes)
     graph.initializer.extend(builder.constants)
     del graph.input[:]
-    for name, column in zip(names, columns.columns, strict=True):
+    for name, ((column, _), *_) in zip(names, columns.by_name.values(), strict=True):
         kind = TensorProto.STRING if isinstance(column, TextColumn) else TensorProto.DOUBLE
         graph.input.append(helper.make_tensor_value_info(name, kind, ["N", 1]))
     if any(node.domain == ML for node in graph.node):
