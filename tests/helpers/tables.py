@@ -20,8 +20,9 @@ def learn(columns: dict[str, Any], *overrides: str) -> tuple[Columns, Table, lis
     """What all rows teach, the table, and the lines about its columns without the header."""
     config = compose("data=csv", "data.path=a.csv", "data.target=y", *overrides).data
     assert isinstance(config, Csv)
-    table = as_table({"y": [n % 2 for n in range(ROWS)], **columns})
-    found = learn_columns(table, config, np.ones(ROWS, bool))
+    rows = len(next(iter(columns.values())))
+    table = as_table({"y": [n % 2 for n in range(rows)], **columns})
+    found = learn_columns(table, config, np.ones(rows, bool))
     (told,) = (text for _, text in table.notes if "its columns:" in text)
     return found, table, told.splitlines()[2:]
 

@@ -7,7 +7,7 @@ import pytest
 
 from kindling.config.compose import compose
 from kindling.config.schema import Csv
-from kindling.data.tables import columns
+from kindling.data.tables import columns, learning
 from kindling.data.tables.columns import Columns, NumberColumn, TextColumn
 from kindling.data.tables.learning import _edges, learn_columns
 from kindling.data.tables.table import as_table
@@ -229,10 +229,31 @@ def test_intervals_follow_from_all_rows(first: int, monkeypatch: pytest.MonkeyPa
     expected = (
         values if len(values) <= 60 else np.unique(np.quantile(numbers, np.linspace(0, 1, 17)))
     )
-    assert _edges(numbers) == (expected.tolist() if len(expected) > 2 else [])
+    assert _edges(numbers, 100) == (expected.tolist() if len(expected) > 2 else [])
     monkeypatch.setattr(columns, "IN_CACHE", 7)
     number = NumberColumn(name="a", fill=0, mean=0.1, deviation=2, edges=[-1, 0, 0.5, 1])
     cells = as_table({"a": numbers}).cells("a", [])
     within = np.clip((numbers[:, None] - [-1, 0, 0.5]) / [1, 0.5, 0.5], 0, 1)
     whole = np.hstack([(numbers[:, None] - 0.1) / 2, 0.3 * within])
     np.testing.assert_array_equal(number.features(cells), whole.astype(np.float32))
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 5, 17, 40, 10_000])
+def test_large_tables_get_fewer_features(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down to a feature for each number and ten for each text."""
+    draw, rows = np.random.default_rng(room), 2000
+    table = {
+        "many": draw.normal(size=rows).tolist(),
+        "few": draw.integers(0, 30, rows).tolist(),
+        "text": draw.choice([f"t{n}" for n in range(60)], rows).tolist(),
+    }
+    monkeypatch.setattr(learning, "MOST_FEATURES", room * rows * len(table))
+    found, read, _ = learn(table)
+    widths = {column.name: column.width for column in found.columns}
+    wanted = {
+        "many": 1 if room < 3 else min(room, 17),
+        "few": 30 if room >= 30 else 1 if room < 3 else min(room, 17),
+        "text": min(60, max(room, 10)),
+    }
+    assert widths == wanted
+    assert found.features(read).shape == (rows, sum(wanted.values()))

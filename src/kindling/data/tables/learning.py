@@ -26,6 +26,8 @@ from kindling.data.tables.table import Table, as_it_is
 from kindling.system.errors import InputError
 
 MOST_CATEGORIES = 100  # of a column; of more, the frequent ones
+MOST_FEATURES = 2**28  # of all rows, 1 GiB; of larger tables, columns get fewer intervals and texts
+LEAST_CATEGORIES = 10  # all the same
 FEW, DIFFERENT = 20, 0.9  # more texts, in more than this share of rows, name the rows
 MOST_WORDS = 3  # in a column of numbers, which may stand for empty cells
 # Intervals of a number, for tables of so many columns; see docs/results.md for what they bring.
@@ -60,10 +62,13 @@ def learn_columns(table: Table, config: schema.Csv, trained_on: Mask) -> Columns
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
     taken: dict[str, _Taken] = {}
-    faults, take = [], _take if config.encode == "auto" else _learn
+    faults, room = [], MOST_FEATURES // (len(table.lines) * len(names))
     for name in names:
         try:
-            taken[name] = take(table, name, config, trained_on)
+            if config.encode == "auto":
+                taken[name] = _take(table, name, config, trained_on, room)
+            else:
+                taken[name] = _learn(table, name, config, trained_on)
         except _UnusableError as error:
             faults.append(str(error))
     table.refuse(faults)
@@ -102,16 +107,17 @@ def _told(taken: dict[str, _Taken]) -> list[str]:
 
 
 def _take(  # noqa: PLR0911, a way out for each kind
-    table: Table, name: str, config: schema.Csv, trained_on: Mask
+    table: Table, name: str, config: schema.Csv, trained_on: Mask, room: int
 ) -> _Taken:
+    """`room`: for so many features."""
     cells = table.cells(name, config.empty)
     known = trained_on & ~cells.gaps
     if not known.any():
         return _Taken(None, "nothing", "left out: is empty in all training rows")
     if name in config.categories:
-        return _as_category(table, cells, config, trained_on)
+        return _as_category(table, cells, config, trained_on, room)
     if name in config.numbers:
-        found = _as_number(table, cells, config, trained_on)
+        found = _as_number(table, cells, config, trained_on, room)
         if found is None:
             fault = cells.fault(texts=False, gaps=config.fill is not None)
             fill = ", or type data.fill=auto" if config.fill is None else ""
@@ -127,9 +133,9 @@ def _take(  # noqa: PLR0911, a way out for each kind
         text = cells.text(int(known.argmax()))
         return _Taken(None, "constant", f"left out: always {text[:40]!r}")
     return (
-        _as_number(table, cells, config, trained_on)
+        _as_number(table, cells, config, trained_on, room)
         or _as_date(cells, trained_on)
-        or _as_category(table, cells, config, trained_on)
+        or _as_category(table, cells, config, trained_on, room)
     )
 
 
@@ -150,7 +156,9 @@ def _gaps(cells: Cells, fill: str) -> str:
     return f"{counted(int(cells.gaps.sum()), 'empty cell')}{read}: {fill}"
 
 
-def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | None:
+def _as_number(
+    table: Table, cells: Cells, config: schema.Csv, trained_on: Mask, room: int
+) -> _Taken | None:
     name, mark, done, words = cells.name, "", list[str](), list[str]()
     texts_are_empty = False
     if cells.strange.any():
@@ -177,7 +185,7 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
     binned = len(table.names) <= MOST_BINNED
     column = _number(cells, config, trained_on, which).model_copy(
         update={
-            "edges": _edges(cells.numbers[trained_on & ~cells.gaps]) if binned else [],
+            "edges": _edges(cells.numbers[trained_on & ~cells.gaps], room) if binned else [],
             "mark": mark, "words": words, "texts_are_empty": texts_are_empty, "absent": absent,
         }
     )  # fmt: skip
@@ -188,15 +196,15 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
     return _Taken(column, "number", "; ".join(done))
 
 
-def _edges(numbers: Floats) -> list[float]:
+def _edges(numbers: Floats, room: int) -> list[float]:
     """Between the values of a column with few of them, else between equal shares of the numbers;
     none where there would be one interval."""
-    most = min(FEW_VALUES, len(numbers) / ROWS_OF_VALUE)
+    most = min(FEW_VALUES, room, len(numbers) / ROWS_OF_VALUE)
     values = np.unique(numbers[:FIRST])  # enough to tell most columns with many values
     if len(values) <= most:
         values = np.unique(numbers)
     if len(values) > most:
-        bins = int(min(BINS, len(numbers) / ROWS_OF_BIN))
+        bins = max(1, int(min(BINS, room - 1, len(numbers) / ROWS_OF_BIN)))
         values = np.unique(np.quantile(numbers, np.linspace(0, 1, bins + 1)))
     return values.tolist() if len(values) > 2 else []
 
@@ -226,20 +234,22 @@ def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
     return _Taken(column, "date", "; ".join(done))
 
 
-def _as_category(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken:
+def _as_category(
+    table: Table, cells: Cells, config: schema.Csv, trained_on: Mask, room: int
+) -> _Taken:
     name, known, chosen = cells.name, trained_on & ~cells.gaps, cells.name in config.categories
     different = len(cells.counts(~cells.gaps))
     if not chosen and different > max(FEW, DIFFERENT * (~cells.gaps).sum()):
         keep = typed("data.categories", [*config.categories, name])
         why = f"left out: {different:,} different texts name the rows; to keep it, type {keep}"
         return _Taken(None, "identifier", why)
-    counts = cells.counts(known)
-    frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
+    counts, most = cells.counts(known), min(MOST_CATEGORIES, max(LEAST_CATEGORIES, room))
+    frequent = sorted(counts, key=lambda text: (-counts[text], text))[:most]
     done = []
-    if len(counts) > MOST_CATEGORIES:
+    if len(counts) > most:
         rest = sum(counts.values()) - sum(counts[text] for text in frequent)
         done.append(
-            f"the {MOST_CATEGORIES} most frequent of {len(counts):,} texts; {rest:,} training rows "
+            f"the {most} most frequent of {len(counts):,} texts; {rest:,} training rows "
             "have another"
         )
     if fill := _gaps(cells, "no category"):
