@@ -795,3 +795,20 @@ def test_the_first_rows_spare_only_work(seed: int, monkeypatch: pytest.MonkeyPat
     pairs = {*zip(texts.tolist(), classes.tolist(), strict=True)}
     tells = len(pairs) == len({*texts.tolist()}) <= len(texts) / 10 and len({*classes}) > 1
     assert source._tells_class(as_column("a", texts), classes) == tells
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4096])
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_of_rows_in_the_memory_of_all(
+    seed: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "AT_ONCE", at_once)
+    stream = torch.Generator().manual_seed(seed)
+    rows = torch.randn(int(torch.randint(2, 30, (), generator=stream)), 3, generator=stream)
+    chosen = torch.rand(len(rows), generator=stream) < 0.6
+    some, others = chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
+    kept = rows.clone()
+    first, second = source._apart(rows, some, others)
+    assert torch.equal(first, kept[some])
+    assert torch.equal(second, kept[others])
+    assert first.data_ptr() == rows.data_ptr()

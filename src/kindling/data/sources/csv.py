@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 ROWS_OF_CODE, KNOWN, SAME = 10, 0.9, 1e-9
 BEGINNING = 10_000  # rows
 SHOWN = 5  # names of columns, in a message
+AT_ONCE = 4096  # rows
 READING = 4  # bytes of memory for each byte of a table, while it is read
 
 
@@ -65,9 +66,9 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     parts = {name: divided.mask(part) for name, part in divided.held_out.items()}
     told = config.encode == "auto"  # by learn_columns
     features = torch.from_numpy(columns.features(table, parts, tell_gaps=not told))
+    of_each = _apart(features, *(part.features for part in divided.splits))
     train, test = (
-        Split(features[part.features], part.labels, part.groups, part.weights)
-        for part in divided.splits
+        replace(part, features=own) for part, own in zip(divided.splits, of_each, strict=True)
     )
     for doubt in chain(
         _class_doubts(table, config, found.texts),
@@ -87,6 +88,16 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
         source, validation=validation, validation_digest=sha256(other.path),
         notes=[*table.notes, *other.notes],
     )  # fmt: skip
+
+
+def _apart(features: Tensor, some: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of two parts, in ascending order. The first part gets the memory of all rows, so the
+    features are not twice in memory."""
+    second = features[others]
+    for start in range(0, len(some), AT_ONCE):
+        rows = some[start : start + AT_ONCE]  # never before the place that they get
+        features[start : start + len(rows)] = features[rows]
+    return features[: len(some)], second
 
 
 def rows_of_test(config: schema.Csv, task: schema.Task) -> Table:
