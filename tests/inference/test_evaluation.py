@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.metrics import (
     brier_score_loss,
     precision_recall_fscore_support,
@@ -424,6 +425,24 @@ def test_the_temperature_against_a_grid(true: float) -> None:
     assert found == pytest.approx(grid[int(np.argmin(losses))], rel=0.01)
     assert found == pytest.approx(true, rel=0.1)
     assert F.cross_entropy(logits / found, labels).item() <= min(losses) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_temperature_against_scipy(seed: int) -> None:
+    stream = torch.Generator().manual_seed(seed)
+    count, classes = 5 + 40 * seed, 2 + seed
+    logits = torch.randn(count, classes, generator=stream, dtype=torch.float64) * 3.0**seed / 9
+    labels = (logits + 2 * torch.randn(count, classes, generator=stream)).argmax(1)
+    best = minimize_scalar(
+        lambda log: F.cross_entropy(logits / math.exp(log), labels).item(),
+        bounds=(math.log(0.01), math.log(100)), method="bounded", options={"xatol": 1e-9},
+    )  # fmt: skip
+    assert fit_temperature(logits, labels) == pytest.approx(math.exp(best.x), rel=1e-5)
+
+
+def test_of_equal_logits_the_temperature_is_one() -> None:
+    found = fit_temperature(torch.full((6, 3), 2.5), torch.arange(6) % 3)
+    assert found == pytest.approx(1, abs=1e-12)
 
 
 def test_a_temperature_at_its_bound() -> None:
