@@ -1,5 +1,6 @@
 """What a confirmation says of its results."""
 
+import itertools
 import json
 import math
 import re
@@ -14,8 +15,9 @@ from playwright.sync_api import Browser
 from scipy import stats
 
 from kindling.records.config_files import create_run_folder
-from kindling.records.confirm_record import Record, trials
+from kindling.records.confirm_record import Record, trials, write_record
 from kindling.records.folder import Run
+from kindling.records.labels import write_labels
 from kindling.reports.confirmation import (
     Confirmation,
     describe_confirmation,
@@ -95,23 +97,95 @@ def test_the_text(tmp_path: Path) -> None:
         "optimizer.lr", "seeds", "mean val/acc", "95% interval", "deviation", "promised",
         "confirmed is", "best with",
     ]  # fmt: skip
-    rows = [[cell for cell in line.split("  ") if cell] for line in (lines[2], *lines[4:6])]
+    assert lines[2] == "Setting 1 is better than the other, beyond chance (p-value < 0.001)"
+    rows = [[cell for cell in line.split("  ") if cell] for line in (lines[4], *lines[6:8])]
     stripped = [[cell.strip() for cell in row] for row in rows]
     assert stripped == [
         header,
         ["1", "0.2", "4", "95.25%", "93.25% to 97.25%", "1.26%", "95.00%", "0.25% better", "100%"],
         ["2", "0.1", "4", "91.50%", "89.45% to 93.55%", "1.29%", "96.00%", "4.50% worse", "0%"],
     ]
-    assert lines[9].split("  ")[0] == "1 − 2"
-    assert "+3.75%" in lines[9]
-    assert lines[9].endswith(" 0.001")
-    assert lines[11] == (
+    assert lines[11].split("  ")[0] == "1 − 2"
+    assert "+3.75%" in lines[11]
+    assert lines[11].endswith(" 0.001")
+    assert lines[13] == (
         "test set, for setting 1 only: test/acc 94.25% (95% interval 92.25% to 96.25%); test/loss "
         "0.9425 (95% interval 0.9225 to 0.9625)"
     )
     assert "90.50%" not in describe_confirmation(found)  # the test accuracy of the other setting
-    assert lines[13] == f"to train it alone with seed 1: {first.command}"
-    assert len(lines) == 14
+    assert lines[15] == f"to train it alone with seed 1: {first.command}"
+    assert len(lines) == 16
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_verdict_is_that_of_the_tests(seed: int, tmp_path: Path) -> None:
+    """By SciPy's paired test and Holm's correction for all pairs of three settings."""
+    draw = np.random.default_rng(seed)
+    values = 0.9 + 0.01 * draw.normal(size=(3, 8)) - [[0], [0.004 * seed], [0.02]]
+    found = confirmed(tmp_path, [0.93, 0.92, 0.91], values.tolist())
+    for setting, parameters in zip(found.settings, (300, 100, 200), strict=True):
+        for trial in setting.trials:
+            trial.run.write_result({**trial.run.result, "parameters": parameters})
+    found = read_confirmation(found.folder, found.record)
+    measured = dict(enumerate((setting.measured for setting in found.settings), 1))
+    tests = sorted(
+        (float(stats.ttest_rel(measured[a], measured[b]).pvalue), a, b)
+        for a, b in itertools.combinations(measured, 2)
+    )
+    corrected, least = dict[int, float](), 0.0
+    for rank, (p, one, other) in enumerate(tests):
+        least = max(least, min(1.0, p * (len(tests) - rank)))
+        corrected |= {other: least} if one == 1 else {}
+    alike = [place for place in (2, 3) if corrected[place] > 0.05]
+    lines = describe_confirmation(found).splitlines()[2:]
+    if not alike:
+        assert lines[0].startswith("Setting 1 is better than each of the others, beyond chance (p-")
+        assert lines[2].startswith("    ")  # the table
+        return
+    named = "settings 2, 3" if alike == [2, 3] else f"setting {alike[0]}"
+    p = min(corrected[place] for place in alike)
+    more = " or more" if len(alike) > 1 else ""
+    assert lines[0] == (
+        f"Setting 1 cannot be told apart from {named} by 8 seeds (p-value {p:.3f}{more})"
+    )
+    smallest = 2 if 2 in alike else 3
+    command = found.settings[smallest - 1].trials[0].run.command
+    size = {2: 100, 3: 200}[smallest]
+    told = f"The smallest of them is setting {smallest}, with {size} parameters. To train it"
+    assert lines[2] == f"{told}: {command}"
+    assert lines[4] == (
+        f"Four times the seeds halve the intervals: python -m src.confirm {tmp_path / 's'} --top 3 "
+        f"--seeds 32 --output {tmp_path / 'c-32'}"
+    )
+
+
+def test_of_equal_sizes_or_unknown_ones_none_is_the_smallest(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.9], [[0.9, 0.8], [0.9, 0.81]])
+    assert "smallest" not in describe_confirmation(found)
+    for setting in found.settings:
+        for trial in setting.trials:
+            trial.run.write_result({**trial.run.result, "parameters": 7})
+    text = describe_confirmation(read_confirmation(found.folder, found.record))
+    assert "cannot be told apart" in text
+    assert "smallest" not in text
+
+
+def test_one_setting_has_no_verdict(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.5], [[0.9, 0.8]])
+    assert "told apart" not in describe_confirmation(found)
+    assert "beyond chance" not in describe_confirmation(found)
+
+
+def test_the_page_is_titled_by_a_name(tmp_path: Path) -> None:
+    found = confirmed(tmp_path / "s", [0.96, 0.95], VALUES)
+    assert "<title>Confirmation of " in write_page(found).read_text()
+    write_labels(tmp_path / "s" / "s", name="rates")
+    assert "<h1>Confirmation of rates</h1>" in write_page(found).read_text()
+    write_record(found.folder, found.record)
+    write_labels(found.folder, name="twenty")
+    assert "<h1>twenty</h1>" in write_page(found).read_text()
+    (found.folder / "labels.json").write_text("no")
+    assert "<h1>Confirmation of rates</h1>" in write_page(found).read_text()
 
 
 def test_of_losses_the_least_is_the_best(tmp_path: Path) -> None:
@@ -229,12 +303,12 @@ def test_folds_are_the_values(tmp_path: Path) -> None:
         f"2 of 2 settings of {tmp_path / 's'}, each with 4 fresh seeds, 1 to 4, which take turns "
         "on 2 folds"
     )
-    assert lines[4].split()[:4] == ["1", "0.1", "4", "62.50%"]
-    assert lines[7] == (
+    assert lines[6].split()[:4] == ["1", "0.1", "4", "62.50%"]
+    assert lines[9] == (
         "a fold counts as one value, the mean over its seeds; the intervals and p-values are "
         "corrected for the training samples that folds share"
     )
-    assert "pairs of folds" in lines[9]
+    assert "pairs of folds" in lines[11]
     run = found.settings[0].trials[0].run
     create_run_folder(run, {}, ["data.folds=2", "optimizer.lr=0.1", "data.fold=0", "seed=1"])
     assert describe_confirmation(found).splitlines()[-1] == (

@@ -4,7 +4,9 @@ Nothing here imports torch.
 """
 
 import math
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +18,8 @@ from tabulate import tabulate
 from kindling.config.measures import bounds, higher_is_better, sort_key
 from kindling.plots.pictures import MEAN, Sample, interval_data, intervals
 from kindling.records.confidence import LEVEL, fold_means
-from kindling.records.confirm_record import Chosen, Record, trials, value_of
+from kindling.records.confirm_record import MOST_SEEDS, Chosen, Record, trials, value_of
+from kindling.records.labels import read_labels
 from kindling.records.outcome import (
     UNKNOWN,
     Outcome,
@@ -32,10 +35,14 @@ from kindling.reports.charts import chart_content
 from kindling.reports.estimates import Difference, Estimate
 from kindling.reports.figures import PagePicture
 from kindling.reports.page import now, render
+from kindling.reports.words import Sentence
 from kindling.system.colour import with_best
+from kindling.system.errors import InputError
 from kindling.system.files import write_durably
+from kindling.system.installation import as_command
 
 MOST_ERRORS = 20  # that are printed
+CHANCE = 1 - LEVEL  # a smaller p-value is no chance
 
 
 @dataclass(frozen=True)
@@ -192,9 +199,12 @@ def _estimate_primitives(found: Estimate) -> dict[str, Any]:
 def describe_confirmation(found: Confirmation) -> str:
     """The paragraphs and tables as text for a terminal, which shows the first setting bold."""
     texts: list[str] = []
+    settings = _settings_table(found)
     for part in _parts(found):
-        text = part if isinstance(part, str) else tabulate(part, "keys", disable_numparse=True)
-        first = not isinstance(part, str) and len(texts) == 1 and found.winner is not None
+        text = (
+            tabulate(part, "keys", disable_numparse=True) if isinstance(part, list) else str(part)
+        )
+        first = part == settings and found.winner is not None
         texts.append(with_best(text, 0) if first else text)
     return "\n\n".join(texts)
 
@@ -202,13 +212,19 @@ def describe_confirmation(found: Confirmation) -> str:
 Rows = list[dict[str, str]]  # of a table: texts by the titles of their columns
 
 
-def _parts(found: Confirmation) -> list[str | Rows]:
-    """The tables of settings and of differences, and the command that trains the first setting."""
+def _parts(found: Confirmation) -> list[Sentence | Rows]:
+    """What is best, the tables of settings and of differences, and the command that trains the
+    first setting."""
+    return [Sentence(part) if isinstance(part, str) else part for part in _texts_and_tables(found)]
+
+
+def _texts_and_tables(found: Confirmation) -> list[str | Sentence | Rows]:
     record, winner, seeds = found.record, found.winner, found.record.seeds
     turns = "" if record.folds is None else f", which take turns on {record.folds} folds"
-    parts: list[str | Rows] = [
+    parts: list[str | Sentence | Rows] = [
         f"{len(found.settings)} of {record.found:,} settings of {record.sweep}, each with "
         f"{len(seeds)} fresh seeds, {_listed(seeds)}{turns}",
+        *_verdict(found),
         _settings_table(found),
     ]
     if record.folds is not None:
@@ -225,11 +241,59 @@ def _parts(found: Confirmation) -> list[str | Rows]:
         f"{metric} {_spoken(metric, winner.estimate_of(metric))}" for metric in _tested(found)
     ]
     parts.append(f"test set, for setting 1 only: {'; '.join(tested)}")
-    alone, left_out = "alone", list[str]()
-    if record.folds is not None:
-        alone, left_out = "without folds,", ["data.folds", "data.fold"]
-    command = winner.trials[0].run.command_without(left_out)
-    return [*parts, f"to train it {alone} with seed {seeds[0]}: {command}"]
+    alone = "alone" if record.folds is None else "without folds,"
+    told = f"to train it {alone} with seed {seeds[0]}"
+    return [*parts, Sentence(told, _command(winner))]
+
+
+def _command(setting: Setting) -> str:
+    """Trains a setting with its first seed, without folds."""
+    left_out = [] if setting.record.folds is None else ["data.folds", "data.fold"]
+    return setting.trials[0].run.command_without(left_out)
+
+
+def _verdict(found: Confirmation) -> list[Sentence]:
+    """Whether the first setting is best beyond chance; otherwise the smallest of those that cannot
+    be told apart from it, and how to tell them apart."""
+    record, winner = found.record, found.winner
+    if winner is None or not found.differences:
+        return []
+    corrected = [difference.corrected for difference in found.differences]
+    alike = [place for place, p in enumerate(corrected, 2) if p is None or p > CHANCE]
+    if not alike:
+        most = max(p for p in corrected if p is not None)
+        others = "the other" if len(corrected) == 1 else "each of the others"
+        told = f"Setting 1 is better than {others}, beyond chance (p-value {_format_p(most)})"
+        return [Sentence(told)]
+    known = [p for place, p in enumerate(corrected, 2) if place in alike and p is not None]
+    least = f" (p-value {_format_p(min(known))}{' or more' if alike[1:] else ''})" if known else ""
+    named = f"{'settings' if alike[1:] else 'setting'} {', '.join(map(str, alike))}"
+    sentences = [
+        Sentence(f"Setting 1 cannot be told apart from {named} by {len(record.seeds)} seeds{least}")
+    ]
+    sizes = {
+        place: size
+        for place in (1, *alike)
+        if (size := found.settings[place - 1].trials[0].run.result.get("parameters"))
+    }
+    if len(sizes) == 1 + len(alike) and len({*sizes.values()}) > 1:
+        smallest = min(sizes, key=sizes.__getitem__)
+        sentences.append(
+            Sentence(
+                f"The smallest of them is setting {smallest}, with {sizes[smallest]:,} parameters. "
+                "To train it",
+                _command(found.settings[smallest - 1]),
+            )
+        )
+    more = 4 * len(record.seeds)
+    if more <= MOST_SEEDS:
+        folder = shlex.quote(f"{found.folder}-{more}")
+        command = (
+            f"{as_command('confirm')} {shlex.quote(record.sweep)} --top {len(found.settings)} "
+            f"--seeds {more} --output {folder}"
+        )
+        sentences.append(Sentence("Four times the seeds halve the intervals", command))
+    return sentences
 
 
 def _settings_table(found: Confirmation) -> Rows:
@@ -357,13 +421,25 @@ def write_page(found: Confirmation) -> Path:
         f"{record.monitor} of each setting: a dot per fresh seed, the mean with its 95% "
         "interval, and what the sweep promised"
     )
+    parts = _parts(found)
+    first = next(place for place, part in enumerate(parts) if isinstance(part, list))
     content = {
-        "sweep": record.sweep,
+        "title": _title(found),
         "when": now(),
-        "parts": _parts(found),
+        "words": parts[:first],
+        "parts": parts[first:],
         "picture": PagePicture("confirm", caption, partial(intervals, *shown)).save(found.folder),
         "data": {"intervals": interval_data(*shown)},
         **chart_content(),
     }
     write_durably(page, render("confirmation.html", content))
     return page
+
+
+def _title(found: Confirmation) -> str:
+    """The name that somebody gave the confirmation, or its sweep."""
+    for folder in (found.folder, found.folder.parent, Path(found.record.sweep)):
+        with suppress(InputError):  # a damaged file
+            if name := read_labels(folder).name:
+                return name if folder == found.folder else f"Confirmation of {name}"
+    return f"Confirmation of {found.record.sweep}"
