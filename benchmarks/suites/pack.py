@@ -28,9 +28,9 @@ from benchmarks.environment import describe_environment, environment
 from benchmarks.measure import quiet
 from benchmarks.settings import Settings
 from kindling.data.module import DataModule
-from kindling.inference.baselines import wilson
 from kindling.inference.model import load
 from kindling.models import build_model
+from kindling.records.confidence import wilson
 from kindling.records.folder import Run
 from kindling.sweeps.packs.command import check_command_line
 from kindling.sweeps.packs.loop import make_pack

@@ -11,8 +11,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, r2_score
 
 from kindling.config.compose import compose
-from kindling.inference.baselines import _scores, compare, wilson
+from kindling.inference.baselines import _scores, compare
 from kindling.inference.samples import source_of
+from kindling.records.confidence import wilson
 from kindling.records.loading import open_trained
 from kindling.training.fit import fit
 
@@ -117,15 +118,6 @@ def test_a_weighting_of_rows_is_as_repeated_rows() -> None:
     assert found == pytest.approx(again)
     (nothing,) = _scores("regression", predicted, true, np.eye(20)[:1])
     assert np.isnan(nothing)  # one row has no spread
-
-
-@pytest.mark.parametrize(("right", "count"), [(0, 10), (10, 10), (7, 10), (29, 30), (500, 1000)])
-def test_wilsons_interval(right: int, count: int) -> None:
-    """By the formula: the shares whose normal test does not reject what was found."""
-    z, share = 1.959963984540054, right / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * np.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
-    assert wilson(share, count) == pytest.approx((middle - half, middle + half))
 
 
 @pytest.mark.parametrize("share", [0.55, 0.8, 0.95])

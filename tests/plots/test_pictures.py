@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
+from scipy.stats import binomtest
 
 from kindling.plots.pictures import (
     LABEL_LINES,
@@ -53,6 +55,12 @@ def test_bins_without_samples_have_no_bar() -> None:
     assert bars(below.patches) == [
         pytest.approx(pair) for pair in ((0.125, 0), (0.375, 0.75), (0.625, 0), (0.875, 0.25))
     ]
+    low, high = (binomtest(hits, of).proportion_ci(0.95, "wilson") for hits, of in ((3, 6), (2, 2)))
+    (whiskers,) = above.collections
+    assert isinstance(whiskers, LineCollection)
+    assert np.array(whiskers.get_segments()) == pytest.approx(
+        np.array([[[at, ends.low], [at, ends.high]] for at, ends in ((0.4, low), (0.9, high))])
+    )
     diagonal, dots = above.lines
     for line, places, heights in ((diagonal, [0, 1], [0, 1]), (dots, [0.4, 0.9], [0.5, 1])):
         assert np.asarray(line.get_xdata()).tolist() == places

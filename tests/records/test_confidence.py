@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.model_selection import KFold
 
-from kindling.records.confidence import fold_means, standard_error, t_interval
+from kindling.records.confidence import fold_means, standard_error, t_interval, wilson
 
 
 @pytest.mark.parametrize("count", [2, 5, 40])
@@ -97,3 +97,11 @@ def test_the_standard_error() -> None:
 
 def _holds(interval: tuple[float, float], truth: float) -> bool:
     return interval[0] <= truth <= interval[1]
+
+
+@pytest.mark.parametrize(
+    ("right", "count"), [(0, 1), (1, 1), (0, 10), (10, 10), (7, 10), (29, 30), (500, 1000)]
+)
+def test_wilsons_interval_by_scipy(right: int, count: int) -> None:
+    theirs = stats.binomtest(right, count).proportion_ci(0.95, "wilson")
+    assert wilson(right / count, count) == pytest.approx((theirs.low, theirs.high), abs=1e-12)

@@ -16,7 +16,7 @@ from kindling.config.measures import CLASSIFICATION
 from kindling.data.sources.source import Source, Split
 from kindling.data.tables.cells import Floats
 from kindling.inference.logits import answer
-from kindling.records.confidence import LEVEL
+from kindling.records.confidence import LEVEL, wilson
 from kindling.records.loading import Trained
 from kindling.system.terminal import progress
 
@@ -64,14 +64,6 @@ def compare(trained: Trained, source: Source) -> list[Compared]:
             less = (found[0].score - score, below, above)
         found.append(Compared(name, score, low, high, less))
     return found
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The interval around a share of `count` independent cases (Wilson, 1927)."""
-    from scipy.stats import binomtest
-
-    ends = binomtest(round(share * count), count).proportion_ci(LEVEL, "wilson")
-    return float(ends.low), float(ends.high)
 
 
 def _scores(task: str, predicted: NDArray[Any], true: NDArray[Any], rows: Floats) -> Floats:

@@ -15,6 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from kindling.config.measures import is_fraction
 from kindling.config.written import printable
 from kindling.plots.style import COLOURS, FAINT, INK
+from kindling.records.confidence import wilson
 
 MOST_NAMED = 20  # classes
 LABEL_WIDTH, LABEL_LINES = 44, 6  # characters, and lines of a label
@@ -64,8 +65,9 @@ def reliability(
     counts: Sequence[int], confidence: Sequence[float], accuracy: Sequence[float]
 ) -> Figure:
     """Equal bins of confidence from 0 to 1: a bar for the accuracy in each bin that has samples, a
-    dot at the mean confidence and accuracy, and below the share of samples. On the diagonal,
-    accuracy and confidence are equal."""
+    dot at the mean confidence and accuracy with the interval of the accuracy, which is long where
+    few samples lie, and below the share of samples. On the diagonal, accuracy and confidence are
+    equal."""
     figure = Figure(figsize=(4.4, 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     places = (np.arange(len(counts)) + 0.5) / len(counts)
@@ -73,7 +75,10 @@ def reliability(
     known, width = np.asarray(accuracy)[held], 0.9 / len(counts)
     above.plot([0, 1], [0, 1], ":", color=FAINT, lw=1.2)
     above.bar(places[held], known, width, color=COLOURS[0], alpha=0.35)
-    above.plot(np.asarray(confidence)[held], known, "o", color=COLOURS[1], ms=4, clip_on=False)
+    at, samples = np.asarray(confidence)[held], np.asarray(counts)[held]
+    ends = [wilson(*each) for each in zip(known.tolist(), samples.tolist(), strict=True)]
+    above.vlines(at, *np.array(ends).reshape(-1, 2).T, color=COLOURS[1], lw=1.2, clip_on=False)
+    above.plot(at, known, "o", color=COLOURS[1], ms=4, clip_on=False)
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     below.bar(places, np.asarray(counts) / max(1, sum(counts)), width, color=FAINT)
     below.set(xlabel="confidence: the highest probability", ylabel="samples")

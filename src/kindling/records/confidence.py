@@ -28,6 +28,15 @@ def t_interval(
     return min(mean, max(low, mean - half)), max(mean, min(high, mean + half))
 
 
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The interval around a share of `count` independent cases (Wilson, 1927)."""
+    z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+    scale = 1 + z**2 / count
+    middle = (share + z**2 / (2 * count)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def standard_error(values: Sequence[float], folds: int = 0) -> float:
     """The standard error of the mean of two or more values.
 

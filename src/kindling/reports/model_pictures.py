@@ -82,7 +82,8 @@ def _of_classes(
     logits = compute_logits(trained, test)
     binned = bins(logits, test.labels)
     caption = (
-        "Reliability: accuracy over confidence on the test set; on the diagonal both are equal. "
+        "Reliability: accuracy over confidence on the test set, with its 95% interval, which is "
+        "long where few samples lie; on the diagonal both are equal. "
         f"Expected calibration error {score(logits, test.labels).ece:.2%} ({BINS} bins)"
     )
     if trained.config.data.holds_out_validation:
