@@ -88,6 +88,8 @@ def test_the_time_that_is_left() -> None:
     assert left(epoch=3, epochs=10, epoch_seconds=20.0, age=100) == pytest.approx(40, abs=5)
     assert left(epoch=9, epochs=10, epoch_seconds=20.0, age=100) == 0
     assert left(epoch=0, epoch_seconds=None) is None
+    begun = left(epoch=3, epochs=10, epoch_seconds=20.0, batch=150, batches=200)
+    assert begun == pytest.approx(125, abs=5)
 
 
 def test_a_process_without_news_is_silent() -> None:
@@ -125,6 +127,8 @@ def test_the_name_of_a_group(trials: list[int], text: str) -> None:
 
 
 def test_the_cells_of_a_group() -> None:
+    begun = GroupStatus(TRIALS, "running", progress(batch=1200, batches=5000))
+    assert begun.cells[4] == "3/10, batch 1,200 of 5,000"
     running = GroupStatus(TRIALS, "running", progress())
     assert running.cells == [
         "16 trials: 0–15", "node1", "cpu", "running", "3/10", "97.31%", "2 min",

@@ -301,8 +301,10 @@ def test_the_groups_of_a_cluster(
     cluster.ending = (3, groups[0])
     with terminal() as shown, pytest.raises(Interrupted, match="trials 2, 3; trials 4, 5: cancel"):
         cluster.run(groups)
+    # The scheduler may have forgotten the first group before its results are seen.
+    known = [states for states in seen if states != ["running", "running", "cancelled"]]
     shortly = [
-        states for states, before in zip(seen, [[], *seen], strict=False) if states != before
+        states for states, before in zip(known, [[], *known], strict=False) if states != before
     ]
     assert shortly[:3] == [
         ["queued", "queued", "queued"],

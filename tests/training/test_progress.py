@@ -1,6 +1,7 @@
 """What people see while a run trains."""
 
 import logging
+import math
 import os
 import re
 import shutil
@@ -112,6 +113,37 @@ def test_a_file_tells_how_far_a_stack_is(tmp_path: Path, monkeypatch: pytest.Mon
         assert not state_folder.exists()
         for run in runs:
             shutil.rmtree(run.folder)
+
+
+class WatchedBatches(Callback):
+    """Notes progress.json after each batch, before it is written again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.noted = folder, list[GroupProgress]()
+
+    def on_train_batch_end(self, *_: object) -> None:
+        noted = read_progress(self.folder)
+        assert noted is not None
+        self.noted.append(noted)
+
+
+def test_an_epoch_tells_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in the first one, when the last will have ended."""
+    monkeypatch.setattr(ProgressFile, "INTERVAL", 0.0)
+    watched = WatchedBatches(tmp_path / "run" / "checkpoints")
+    keys = ("data.batch_size=32", "trainer.steps_per_call=5", "trainer.max_epochs=2")
+    fit(compose(*SMALL, *keys), tmp_path / "run", callbacks=[watched])
+    batches = watched.noted[0].batches
+    assert batches == math.ceil(1150 / 32)
+    found = [(noted.epoch, noted.batch) for noted in watched.noted]
+    assert found == [(epoch, batch) for epoch in (0, 1) for batch in range(0, batches, 5)]
+    assert watched.noted[1].batch_told == f", batch 5 of {batches}"
+    assert watched.noted[0].epoch_seconds is None
+    for noted in watched.noted[1:]:
+        assert noted.epoch_seconds is not None
+        assert noted.seconds_left is not None
+        left = 2 - noted.epoch - noted.batch / batches
+        assert noted.seconds_left <= left * noted.epoch_seconds
 
 
 def test_a_run_that_fails_leaves_no_progress(train: Train, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kindling.config.measures import sort_key
 from kindling.config.schema import MAX_EPOCHS, Monitor
-from kindling.records.folder import Number, Result, Run, Seconds, best_value, read_json
+from kindling.records.folder import Count, Number, Result, Run, Seconds, best_value, read_json
 from kindling.records.outcome import UNKNOWN, format_metric
 from kindling.system.errors import InputError, first_line
 from kindling.system.files import MIB, replace_quickly, temporary_path
@@ -55,10 +55,12 @@ class GroupProgress(BaseModel):
     training: Annotated[int, Field(ge=0, le=100_000)]  # trials that have not stopped or diverged
     epoch: Epoch  # the last complete one
     epochs: Epoch
+    batch: Count = 0  # of the epoch that has begun
+    batches: Count = 0
     monitor: Monitor
     best: Number | None  # of all trials and epochs so far
     seconds: Seconds  # of training, with those before a resume
-    epoch_seconds: Seconds | None  # the mean of the latest epochs; None before the first one
+    epoch_seconds: Seconds | None  # of the latest epochs, or the begun one; None before a batch
     written: Seconds  # since 1970
 
     @property
@@ -72,11 +74,17 @@ class GroupProgress(BaseModel):
         return self.age > max(SILENT_SECONDS, SILENT_EPOCHS * (self.epoch_seconds or 0.0))
 
     @property
+    def batch_told(self) -> str:
+        """How far the epoch is that has begun."""
+        return f", batch {self.batch:,} of {self.batches:,}" if self.batch else ""
+
+    @property
     def seconds_left(self) -> float | None:
-        """An estimate until the last epoch; None before the first epoch has ended."""
+        """An estimate until the last epoch; None before the first batch."""
         if self.epoch_seconds is None:
             return None
-        return max(0.0, (self.epochs - self.epoch) * self.epoch_seconds - self.age)
+        begun = self.batch / self.batches if self.batches else 0
+        return max(0.0, (self.epochs - self.epoch - begun) * self.epoch_seconds - self.age)
 
 
 def trial_numbers(folders: Sequence[Path]) -> list[int]:
@@ -190,7 +198,7 @@ class GroupStatus:
             progress.host,
             progress.device,
             state,
-            f"{progress.epoch}/{progress.epochs}",
+            f"{progress.epoch}/{progress.epochs}{progress.batch_told}",
             format_metric(progress.monitor, progress.best),
             UNKNOWN if left is None else duration(left),
         ]

@@ -100,8 +100,8 @@ class StepLines(Callback):
 
 
 class ProgressFile(RunsLast):
-    """Writes progress.json into the folder of the checkpoints: before training, and after each
-    epoch, but at most once a second. `runs` are the folders of the trials.
+    """Writes progress.json into the folder of the checkpoints: before training, and after batches
+    and epochs, but at most once a second. `runs` are the folders of the trials.
 
     A file that cannot be written is left out, because training does not need it.
     """
@@ -116,16 +116,33 @@ class ProgressFile(RunsLast):
 
     def on_train_start(self, trainer: Trainer, module: StackModule) -> None:
         self.epoch, self.seconds = trainer.current_epoch, self.history.seconds
-        self._write(trainer, module, None)
+        self.epoch_seconds: float | None = None
+        self.first, self.began = module.batches_done, time.monotonic()
+        self._write(trainer, module, self.epoch, 0, self.seconds, None)
+
+    def on_train_batch_end(self, trainer: Trainer, module: StackModule, *_: Any) -> None:
+        now, done = time.monotonic(), module.batches_done
+        if now - self.written < self.INTERVAL:
+            return
+        passed = self.epoch_seconds
+        if passed is None:
+            share = (done - self.first) / module.step_plan.batches_per_epoch
+            passed = (now - self.began) / share
+        seconds = self.history.seconds
+        self._write(trainer, module, trainer.current_epoch, done, seconds, passed)
 
     def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
+        epoch, seconds = trainer.current_epoch + 1, self.history.seconds
+        self.epoch_seconds = (seconds - self.seconds) / (epoch - self.epoch)
+        if seconds - self.seconds >= self.INTERVAL:
+            self.epoch, self.seconds = epoch, seconds
         if time.monotonic() - self.written >= self.INTERVAL:
-            earlier_epoch, earlier_seconds = self.epoch, self.seconds
-            self.epoch, self.seconds = trainer.current_epoch + 1, self.history.seconds
-            passed = (self.seconds - earlier_seconds) / (self.epoch - earlier_epoch)
-            self._write(trainer, module, passed)
+            self._write(trainer, module, epoch, 0, seconds, self.epoch_seconds)
 
-    def _write(self, trainer: Trainer, module: StackModule, epoch_seconds: float | None) -> None:
+    def _write(
+        self, trainer: Trainer, module: StackModule, epoch: int, batch: int, seconds: float,
+        epoch_seconds: float | None,
+    ) -> None:  # fmt: skip
         self.written = time.monotonic()
         if not trainer.is_global_zero:
             return
@@ -139,11 +156,13 @@ class ProgressFile(RunsLast):
                 device=_device_name(module.device),
                 trials=self.trials,
                 training=len(module.status.active_trials),
-                epoch=self.epoch,
+                epoch=epoch,
                 epochs=trainer.max_epochs or 0,
+                batch=batch,
+                batches=module.step_plan.batches_per_epoch,
                 monitor=monitor,
                 best=best if sort_key(monitor, best) < math.inf else None,
-                seconds=self.seconds,
+                seconds=seconds,
                 epoch_seconds=epoch_seconds,
                 written=time.time(),
             )
