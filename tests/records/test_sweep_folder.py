@@ -12,7 +12,13 @@ import pytest
 from kindling.records import sweep_folder
 from kindling.records.folder import Run
 from kindling.records.outcome import Outcome, read_outcome
-from kindling.records.sweep_folder import Sweep, read_importance, read_scales, write_importance
+from kindling.records.sweep_folder import (
+    Importance,
+    Sweep,
+    read_importance,
+    read_scales,
+    write_importance,
+)
 from kindling.system.errors import InputError
 from tests.helpers.commands import Train
 from tests.helpers.kills import Killed
@@ -280,12 +286,32 @@ def test_a_damaged_record_of_a_search_is_named(content: str, tmp_path: Path) -> 
 
 def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_importance(tmp_path) == {}
-    write_importance(tmp_path, shares := {"optimizer.lr": 0.75, "α": 0.25})
+    shares = {"optimizer.lr": Importance(0.75, 0.5, 0.9), "α": Importance(0.25, 0.1, 0.5)}
+    write_importance(tmp_path, shares)
     assert read_importance(tmp_path) == shares
+    assert [*map(str, shares.values())] == ["75% (50% to 90%)", "25% (10% to 50%)"]
+
+
+def test_an_importance_from_before_there_were_intervals(tmp_path: Path) -> None:
+    (tmp_path / "importance.json").write_text('{"optimizer.lr": 0.75, "seed": 0.25}')
+    found = read_importance(tmp_path)
+    assert found == {"optimizer.lr": Importance(0.75), "seed": Importance(0.25)}
+    assert str(found["seed"]) == "25%"
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"a": "x"}', '{"a": NaN}', '{"a": 2}', "\0", " " * 70_000]
+    "content",
+    [
+        "",
+        "[]",
+        '{"a": "x"}',
+        '{"a": NaN}',
+        '{"a": 2}',
+        '{"a": [0.5, 2, 3]}',
+        '{"a": []}',
+        "\0",
+        " " * 70_000,
+    ],
 )
 def test_a_damaged_importance_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "importance.json").write_text(content)

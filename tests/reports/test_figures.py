@@ -12,6 +12,7 @@ from kindling.plots import pictures
 from kindling.plots.pictures import Sample
 from kindling.records.folder import Result, Row, Run
 from kindling.records.outcome import Outcome, Replicates, format_metric
+from kindling.records.sweep_folder import Importance
 from kindling.reports import figures
 from kindling.reports.analysis import Effect, Grid, Levels
 from kindling.reports.collect import Reported
@@ -71,10 +72,20 @@ def test_the_history_of_a_search_has_the_best_so_far(monitor: str, best: list[fl
 
 
 def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
-    (axis,) = figures.importance({f"key {n}": 1 / (n + 2) for n in range(50)}).axes
+    shares = {f"key {n}": Importance(1 / (n + 2), 0.1 / (n + 2), 0.9) for n in range(50)}
+    (axis,) = figures.importance(shares).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == [f"key {n}" for n in range(figures.MOST_SETTINGS)]
-    assert [text.get_text() for text in axis.texts][:3] == ["50%", "33%", "25%"]
+    texts = [text.get_text() for text in axis.texts]
+    assert texts[:3] == ["50% (5% to 90%)", "33% (3% to 90%)", "25% (2% to 90%)"]
+    assert len(texts) == len(axis.collections) == figures.MOST_SETTINGS
+    (segment,) = axis.collections[1].get_segments()  # type: ignore[attr-defined]
+    assert segment.tolist() == [[pytest.approx(0.1 / 3), 1], [0.9, 1]]
+
+
+def test_the_importance_of_older_searches_has_no_intervals() -> None:
+    (axis,) = figures.importance({"a": Importance(0.75), "b": Importance(0.25)}).axes
+    assert [text.get_text() for text in axis.texts] == ["75%", "25%"]
 
 
 def test_settings_without_the_monitored_value_are_left_out() -> None:

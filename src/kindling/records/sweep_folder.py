@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from pydantic import TypeAdapter
 
@@ -168,16 +168,34 @@ class Sweep:
         return sum(outcome.status == "failed" for outcome in self.outcomes())
 
 
-def write_importance(folder: Path, shares: Mapping[str, float]) -> None:
-    write_durably(folder / IMPORTANCE, f"{json.dumps(shares)}\n")
+class Importance(NamedTuple):
+    """The share of a key of a search in the difference between good trials and all trials, and the
+    ends of its interval; None: of a search from before there were intervals."""
+
+    share: Proportion
+    low: Proportion | None = None
+    high: Proportion | None = None
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.share:.0%}"
+        return f"{self.share:.0%} ({self.low:.0%} to {self.high:.0%})"
 
 
-def read_importance(folder: Path) -> dict[str, float]:
-    """The share of each key of a search, the largest first; empty before the search has ended.
-    Raises InputError for a damaged file."""
-    parse = TypeAdapter(dict[str, Proportion]).validate_json
+def write_importance(folder: Path, importances: Mapping[str, Importance]) -> None:
+    write_durably(folder / IMPORTANCE, f"{json.dumps(importances)}\n")
+
+
+def read_importance(folder: Path) -> dict[str, Importance]:
+    """Of each key of a search, the most important first; empty before the search has ended. Raises
+    InputError for a damaged file."""
+    parse = TypeAdapter(dict[str, Importance | Proportion]).validate_json
     what = "the importance of keys"
-    return read_json(folder / IMPORTANCE, IMPORTANCE_LIMIT, parse, what, "; remove it") or {}
+    found = read_json(folder / IMPORTANCE, IMPORTANCE_LIMIT, parse, what, "; remove it") or {}
+    return {
+        key: each if isinstance(each, Importance) else Importance(each)
+        for key, each in found.items()
+    }
 
 
 def read_scales(folder: Path) -> dict[str, bool]:

@@ -30,6 +30,7 @@ from kindling.records.outcome import (
     in_full,
     known_value,
 )
+from kindling.records.sweep_folder import Importance
 from kindling.reports import analysis
 from kindling.reports.analysis import Effect, Grid, ends_without_outliers
 from kindling.reports.charts import MOST_DRAWN, quantities, spread
@@ -290,13 +291,21 @@ def history(trials: Sequence[Reported]) -> Figure:
     return figure
 
 
-def importance(shares: Mapping[str, float]) -> Figure:
-    """A bar for each key, the most important first; of very many keys, the first ones."""
+def importance(shares: Mapping[str, Importance]) -> Figure:
+    """A bar for each key with its interval, the most important first; of very many keys, the first
+    ones."""
     keys = [*shares][:MOST_SETTINGS]
     figure = Figure(figsize=(5.8, 0.8 + 0.3 * len(keys)), layout="constrained")
     axis = figure.subplots()
-    bars = axis.barh(keys, [shares[key] for key in keys], color=COLOURS[0])
-    axis.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], color=INK, padding=3)
+    axis.barh(keys, [shares[key].share for key in keys], color=COLOURS[0], alpha=0.7)
+    for place, key in enumerate(keys):
+        share, low, high = shares[key]
+        ends = (share, share) if low is None or high is None else (low, high)
+        axis.hlines(place, *ends, color=INK, lw=1.2)
+        at = (max(share, *ends), place)
+        axis.annotate(
+            str(shares[key]), at, (3, 0), textcoords="offset points", va="center", color=INK
+        )
     axis.invert_yaxis()
     axis.margins(x=0.1)
     axis.set_xticks([])
@@ -342,7 +351,7 @@ def pictures(
     if part.importance:
         caption = (
             "Importance of each key: its share in the difference between good trials and all "
-            "trials (PED-ANOVA)"
+            "trials (PED-ANOVA), and its 95% interval"
         )
         yield picture("importance", caption, None, importance, part.importance)
     if grid := analysis.grid(part):

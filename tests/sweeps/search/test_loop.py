@@ -417,7 +417,7 @@ def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path
     assert done.stdout.index("\ntable: ") < done.stdout.index("\nimportance: ")
     shares = read_importance(tmp_path / "here")
     assert {*shares} == {text.partition("=")[0] for text in SPACE}
-    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(each.share for each in shares.values()) == pytest.approx(1)
     page = (tmp_path / "here" / "report.html").read_text()
     assert 'id="sweep1-importance"' in page
     assert 'data-chart="history"' in page

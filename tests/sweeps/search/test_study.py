@@ -175,7 +175,12 @@ def test_importances(pretended: Trained, tmp_path: Path) -> None:
     own = ("search.trials=24", "search.batch=24", "search.sampler=random")
     searched(tmp_path / "s", *own)
     shares = open_study(checked(tmp_path / "s", *own)).importances()
-    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(each.share for each in shares.values()) == pytest.approx(1)
     assert list(shares)[-1] == "model.hidden_sizes"  # of which the value is no function
+    for share, low, high in shares.values():
+        assert low is not None
+        assert high is not None
+        assert 0 <= low <= share <= high <= 1
+    assert shares == open_study(checked(tmp_path / "s", *own)).importances()  # the same draws
     single = open_study(checked(tmp_path / "new", "search.trials=1"))
     assert single.importances() == {}

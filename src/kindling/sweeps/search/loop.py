@@ -150,6 +150,6 @@ class SearchLoop:
             except InputError:  # another process ended at the same time
                 return
             shares = self.study.importances()
-            listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+            listed = ", ".join(f"{key} {share}" for key, share in shares.items())
             write_importance(self.folder, shares)
             finish_sweep(self.folder, f"importance: {listed}" if listed else "")

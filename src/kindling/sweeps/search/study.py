@@ -26,9 +26,10 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
+from kindling.records.confidence import LEVEL
 from kindling.records.folder import SEARCH
 from kindling.records.lookup import date_last
-from kindling.records.sweep_folder import Sweep
+from kindling.records.sweep_folder import Importance, Sweep
 from kindling.sweeps.search.command import CheckedSearch
 from kindling.sweeps.search.space import Numbers, Parameter
 from kindling.system.errors import InputError, first_line
@@ -37,6 +38,7 @@ from kindling.system.files import MIB, make_folder, replacing, require_contained
 NAME = "kindling"  # of the only study in the file
 LIMIT = 256 * MIB  # of the file; a trial takes a few KB
 ROWS = 10**6  # of all tables together; a trial has about ten
+DRAWN_TRIALS, LEAST_DRAWS, MOST_DRAWS = 20_000, 20, 100  # of the bootstrap
 WAIT = 60  # seconds, while another program writes the file
 QUIET = partial(warnings.catch_warnings, action="ignore", category=ExperimentalWarning)
 
@@ -184,14 +186,32 @@ class Study:
         sign = -1 if self.direction == StudyDirection.MAXIMIZE else 1
         return min(done, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
-    def importances(self) -> dict[str, float]:
+    def importances(self) -> dict[str, Importance]:
         """The share of each parameter in the difference between good trials and all trials, the
-        largest first (PED-ANOVA, Watanabe et al., 2023). Empty for less than two trials."""
+        largest first (PED-ANOVA, Watanabe et al., 2023), with an interval by the bootstrap over
+        trials (Efron, 1979). Empty for less than two trials."""
         done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
-        if len(done) < 2 or len({trial.value for trial in done}) < 2:
+        shares = self._shares(done)
+        if not shares:
+            return {}
+        draw = np.random.default_rng(self.settings.seed)
+        counts = min(MOST_DRAWS, max(LEAST_DRAWS, DRAWN_TRIALS // len(done)))
+        chosen = draw.integers(0, len(done), (counts, len(done))).tolist()
+        drawn = [found for row in chosen if (found := self._shares([done[n] for n in row]))]
+        ends, importances = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], dict[str, Importance]()
+        for key, share in shares.items():
+            low, high = np.quantile([share, *(each.get(key, 0) for each in drawn)], ends).tolist()
+            importances[key] = Importance(share, min(low, share), max(high, share))
+        return importances
+
+    def _shares(self, trials: Sequence[FrozenTrial]) -> dict[str, float]:
+        """Empty where nothing can be told."""
+        if len({trial.value for trial in trials}) < 2:
             return {}
         with QUIET(), suppress(ValueError, RuntimeError):
-            shares = optuna.importance.get_param_importances(self.study)
+            memory = optuna.create_study(sampler=RandomSampler(), direction=self.direction)
+            memory.add_trials(trials)
+            shares = optuna.importance.get_param_importances(memory)
             return shares if all(map(math.isfinite, shares.values())) else {}
         return {}
 
