@@ -230,7 +230,7 @@ function cloud({x, y, hovertext, ...common}, size, [low, high] = [-Infinity, Inf
 }
 
 function slices(data, state, width) {
-  const keys = effective(data), clouds = [], traces = [];
+  const keys = effective(data), clouds = [], bands = [], traces = [];
   const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
   const xs = keys.map((key, panel) => {
     const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
@@ -251,6 +251,12 @@ function slices(data, state, width) {
       const texts = levels.map(values => `${name}: <b>${shown(values[level], data.monitor.fraction)}</b>`);
       traces.push({...axes, ...style, x: centres, y: levels.map(values => values[level]), type: "scatter", line: {color: COLOURS[0], ...style.line}, name, legendgroup: name, hoverinfo: "text", hovertext: texts, showlegend: panel === 0});
     });
+    const fit = data.fits?.[key.name];
+    if (fit) {
+      const texts = fit.values.map((value, at) => `fitted: <b>${shown(value, data.monitor.fraction)}</b> (${shown(fit.low[at], data.monitor.fraction)} to ${shown(fit.high[at], data.monitor.fraction)})`);
+      bands.push({...axes, x: [...fit.at, ...fit.at.toReversed()], y: [...fit.high, ...fit.low.toReversed()], type: "scatter", mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(COLOURS[1], 0.2), hoverinfo: "skip", legendgroup: "fitted", showlegend: false});
+      bands.push({...axes, x: fit.at, y: fit.values, type: "scatter", mode: "lines", line: {color: COLOURS[1], width: 1.5}, name: "fitted", legendgroup: "fitted", hoverinfo: "text", hovertext: texts, showlegend: !bands.some(each => each.showlegend)});
+    }
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
     return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
   });
@@ -263,7 +269,7 @@ function slices(data, state, width) {
   const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
     x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
   }));
-  return [[...dotted, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
+  return [[...dotted, ...bands, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
 }
 
 const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data, trial), `${plain(data.monitor.name)}: <b>${shown(trial.value, data.monitor.fraction)}</b>`);

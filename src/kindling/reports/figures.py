@@ -35,6 +35,7 @@ from kindling.reports import analysis
 from kindling.reports.analysis import Effect, Grid, ends_without_outliers
 from kindling.reports.charts import MOST_DRAWN, quantities, spread
 from kindling.reports.collect import Part, Reported
+from kindling.reports.dependence import Fitted, dependences
 from kindling.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
@@ -202,9 +203,12 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
     return figure
 
 
-def effects(found: Sequence[Effect], quantity: str) -> Figure:
+def effects(
+    found: Sequence[Effect], quantity: str, fits: Mapping[str, Fitted] | None = None
+) -> Figure:
     """A panel per key: a dot per trial, and lines of the best setting, the best quarter and the
-    median. The axis of a key has the scale of the key."""
+    median, and where there is one, the fit with its interval. The axis of a key has the scale of
+    the key."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(9.3, 2.5 * rows), layout="constrained")  # as wide as the page
@@ -223,6 +227,9 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         x = 10**middles if log else middles
         for values, (style, name) in zip(zip(*effect.levels, strict=True), LINES, strict=True):
             axis.plot(x, values, color=COLOURS[0], label=name, **style)
+        if fit := (fits or {}).get(effect.key):
+            axis.fill_between(fit.at, fit.low, fit.high, color=COLOURS[1], alpha=0.2, lw=0)
+            axis.plot(fit.at, fit.values, color=COLOURS[1], lw=1.2, label="fitted")
         if log:
             axis.set_xscale("log")
             few_decades = np.ptp(np.concatenate(groups)) < 2
@@ -237,8 +244,13 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         axis.set_visible(False)
     for axis in axes[:, 0]:
         axis.set_ylabel(quantity)
-    handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=len(LINES))
+    handles = {
+        name: handle
+        for axis in axes.flat
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    names = [*handles]
+    figure.legend([*handles.values()], names, loc="outside lower center", ncols=len(names))
     return figure
 
 
@@ -369,7 +381,14 @@ def pictures(
             "Effect of each key: a dot per trial, and for each value the best setting of all other "
             "keys, the best quarter of the settings, and their median"
         )
-        yield picture("effects", caption, "slices", effects, found, monitor)
+        scales = {effect.key: effect.scale for effect in found if len(effect.keys) == 1}
+        if fits := dependences(part, scales):
+            data["fits"] = {key: fit._asdict() for key, fit in fits.items()}
+            caption += (
+                "; red: what is fitted to all trials, with its 95% interval, where all other keys "
+                "are as in the best trial"
+            )
+        yield picture("effects", caption, "slices", effects, found, monitor, fits)
     keys, groups = part.repeated
     if samples := best_settings(groups, keys, monitor):
         drawn = samples, monitor, "a trial", MEAN, ends_of_contenders(samples)
