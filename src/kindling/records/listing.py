@@ -100,6 +100,7 @@ class Entry:
     began: float  # seconds since 1970
     labels: Labels = NONE
     typed: Mapping[str, str] = field(default_factory=dict)  # the settings of its command line
+    chosen: Mapping[str, str] = field(default_factory=dict)  # the settings that `best` is of
     status: str = "damaged"
     data: str = ""
     monitor: str = "val/acc"
@@ -142,9 +143,10 @@ def entries(paths: Sequence[Path] | None = None) -> list[Entry]:
 
 
 def read_entry(folder: Path) -> Entry:
-    """Of a folder that is a run or a sweep. A damaged one has `fault`."""
+    """Of a run or a sweep. A damaged one has `fault`. Raises InputError for any other folder."""
     kind = kind_of(folder)
-    assert kind is not None
+    if kind is None:  # perhaps it has just been removed
+        raise InputError(f"{folder}: is neither a run nor a sweep")
     entry = Entry(folder, kind, began(folder))
     try:
         return _with_outcomes(replace(entry, labels=read_labels(folder)))
@@ -169,6 +171,7 @@ def _with_outcomes(entry: Entry) -> Entry:
     return replace(
         entry,
         typed=_typed(entry, outcomes),
+        chosen=dict(set.intersection(*({*trial.overrides.items()} for trial in top))) if top else {},
         status=status,
         data=best.data if best else "",
         monitor=best.monitor if best else "val/acc",
