@@ -60,9 +60,9 @@ def write_labels(
     note: str | None = None,
 ) -> Labels:
     """The labels with a new name and note, and with tags added and removed. The text "" removes a
-    name or a note, and None keeps it. A removed tag that the folder does not have changes nothing. Raises
-    InputError for a name, a tag or a note that is not allowed, and for a folder that is neither a run nor
-    a sweep."""
+    name or a note, and None keeps it. A removed tag that the folder does not have changes nothing.
+    Raises InputError for a name, a tag or a note that is not allowed, and for a folder that is
+    neither a run nor a sweep."""
     if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
         raise InputError(f"{folder}: is neither a run nor a sweep")
     labels = read_labels(folder)

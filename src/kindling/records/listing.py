@@ -171,7 +171,9 @@ def _with_outcomes(entry: Entry) -> Entry:
     return replace(
         entry,
         typed=_typed(entry, outcomes),
-        chosen=dict(set.intersection(*({*trial.overrides.items()} for trial in top))) if top else {},
+        chosen=dict(set.intersection(*({*trial.overrides.items()} for trial in top)))
+        if top
+        else {},
         status=status,
         data=best.data if best else "",
         monitor=best.monitor if best else "val/acc",
@@ -182,6 +184,12 @@ def _with_outcomes(entry: Entry) -> Entry:
         seconds=sum(seconds) if seconds else None,
         trials=None if entry.kind in TRAINED else len(outcomes),
     )
+
+
+def _in_common(trials: Sequence[Outcome]) -> dict[str, str]:
+    """The settings that all of the trials have."""
+    first, *others = [trial.overrides for trial in trials] or [{}]
+    return {k: own for k, own in first.items() if all(each.get(k) == own for each in others)}
 
 
 def _metrics(trials: Sequence[Outcome]) -> dict[str, float]:

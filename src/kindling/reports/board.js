@@ -79,7 +79,7 @@ function latest(act) {
 
 // --- rows ----------------------------------------------------------------------------------------
 
-let rowsOf = "", version = 0, seconds = 5, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
+let rowsOf = "", version = 0, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
 let known_ = new Map(), order = [], lines_ = [], cursor = 0, changed = false;
 const closed = new Set();  // groups
 
@@ -104,15 +104,15 @@ const load_rows = latest(async () => {
     plan();
     throw error;
   }
+  if (rowsOf === same && String(found.keys) !== String(keys)) {  // the cells of older rows belong to other columns
+    rowsOf = "";
+    return load_rows();
+  }
   if (rowsOf !== same) known_ = new Map();
   changed = rowsOf !== same || version !== found.version;
   rowsOf = same;
-  ({version, seconds, first, typed, whole, total, keys} = found);
-  for (const cells of found.rows) {
-    const row = Object.fromEntries(found.header.map((name, at) => [name, cells[at]]));
-    row.values = cells.slice(found.header.length);
-    known_.set(row.number, row);
-  }
+  ({version, first, typed, whole, total, keys} = found);
+  for (const row of found.rows) known_.set(row.number, row);
   order = found.order.map(number => known_.get(number)).filter(Boolean);
   if (view.sort.startsWith("-")) {
     const valued = order.filter(row => value(row, sort) !== null && value(row, sort) !== "");
@@ -125,7 +125,7 @@ const load_rows = latest(async () => {
 
 function plan() {
   clearTimeout(timer);
-  timer = setTimeout(load_rows, 1000 * seconds);
+  timer = setTimeout(load_rows, 1000 * ABOUT.seconds);
 }
 
 function value(row, name) {
@@ -138,7 +138,7 @@ function value(row, name) {
 function text(row, name) {
   const found = value(row, name);
   if (found === null) return row.fault && name === "status" ? "damaged" : "";
-  if (name === "best" || name === "test") return shown(found, row.fraction[name === "best" ? 0 : 1]);
+  if (name === "best" || name === "test") return shown(found, name === "best" ? row.fraction : row.score);
   if (name === "seconds") return found < 100 ? found.toFixed(1) : Math.round(found).toLocaleString("en");
   if (Object.hasOwn(row.metrics, name)) return shown(found, row.metrics[name][1]);
   return String(found).split("\n", 1)[0];
@@ -227,7 +227,7 @@ const link = (told, changes) => make("a", {textContent: told, href: address(chan
 }});
 
 function group_line({label, some}, wide) {
-  const same = new Set(some.map(row => `${row.data} ${row.monitor}`)).size === 1, values = known(some.map(row => row.best)), of = some[0].fraction[0];
+  const same = new Set(some.map(row => `${row.data} ${row.monitor}`)).size === 1, values = known(some.map(row => row.best)), of = some[0].fraction;
   const best = values.length && same ? `, mean best ${shown(mean(values), of)}${values.length > 1 ? ` ± ${shown(deviation(values), of)}` : ""}` : "";
   const told = `${closed.has(label) ? "▸" : "▾"} ${clip(view.group)} = ${clip(label)}: ${some.length.toLocaleString("en")}${best}`;
   return make("tr", {className: "group", onclick: () => fold(label)}, make("td", {colSpan: wide, textContent: told}));

@@ -6,32 +6,28 @@ page shows only what lies in the folders: links out of them are refused.
 """
 
 import base64
-import json
-import math
 import os
 import re
-import shlex
-import stat
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from pydantic import Field
+
 from kindling.config.faults import known_keys
-from kindling.config.measures import is_fraction
 from kindling.config.schema import UNTRAINED
+from kindling.config.section import Section
 from kindling.records.folder import Run, runs_of, trials_of
 from kindling.records.labels import write_labels
-from kindling.records.listing import FIELDS, Entry, read_entry, select, sort, values_of
-from kindling.records.lookup import SWEEP_RECORDS, TRAINED, began, kind_of, units
+from kindling.records.listing import FIELDS, Entry, values_of
+from kindling.records.lookup import TRAINED, units
 from kindling.records.outcome import (
     differing,
     format_metric,
@@ -40,8 +36,17 @@ from kindling.records.outcome import (
     read_outcome,
     short,
 )
+from kindling.reports.board_table import NOT_FOR_CHOICE, Table, read_table
 from kindling.reports.charts import chart_content, chart_data, library_source
-from kindling.reports.collect import Collection, Part, Reader, Reported, collect, seeds_last
+from kindling.reports.collect import (
+    NOT_BEGUN,
+    Collection,
+    Part,
+    Reader,
+    Reported,
+    collect,
+    seeds_last,
+)
 from kindling.reports.figures import CURVES
 from kindling.reports.page import page_content, render
 from kindling.system.errors import InputError, first_line, parsing
@@ -50,25 +55,13 @@ from kindling.system.page_server import PageHandler, PageServer, inline_scripts
 
 SECONDS = 5  # between two looks at the folders
 PAGE_SHARE = 0.1  # of a core, for looks at the folders
-FIRST_KEYS = 4  # columns of settings at first
+GONE = (FileNotFoundError, NotADirectoryError, PermissionError)  # of a folder, meanwhile
+OVER = ("step", "seconds")  # columns of a history, beside the epoch
 MOST_SWEEPS = 16  # that are open at the same time
 LOG_LIMIT = 65_536  # bytes at the end of a log
 MOST_PICTURES, PICTURE_LIMIT = 24, 2 * MIB
 FEWEST_COMPARED, MOST_COMPARED = 2, 6
-# What a row is read from: the folder and its files.
-OF_RUN = ("", "/history.csv", "/result.json", "/labels.json", "/.hydra", "/.hydra/config.yaml",
-          "/.hydra/overrides.yaml")  # fmt: skip
-OF_SWEEP = [f"/{name}" for name in SWEEP_RECORDS.values()]
-SETTLED = ("finished", "failed", "diverged", "damaged")
-HEADER = (
-    "number", "folder", "name", "tag", "note", "kind", "data", "status", "began", "monitor",
-    "fraction", "best", "test", "seconds", "trials", "fault", "metrics",
-)  # fmt: skip
-NOT_FOR_CHOICE = (
-    "the test set is for the setting that was chosen; the best of many test figures promises too "
-    "much. Choose by another key"
-)
-# A report has its own script, and what it shows may be a stranger's: it gets no rights of the board.
+# A report runs a script, and shows what may be a stranger's: it gets no rights of the board.
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src "
     "'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -85,147 +78,18 @@ def serve_board(paths: Sequence[Path], port: int) -> None:
         server.serve_until_stopped(f"the board of {', '.join(map(str, paths))}")
 
 
+class Change(Section):
+    """What POST /label asks; see `write_labels`."""
+
+    folder: str
+    name: str | None = None
+    add: list[str] = Field(default=[])
+    remove: list[str] = Field(default=[])
+    note: str | None = None
+
+
 class AbsentError(InputError):
     """The board has no such run."""
-
-
-@dataclass(frozen=True)
-class Row:
-    entry: Entry
-    stamp: int | None  # changes with the files
-    number: int  # stands for the folder in lists
-    version: int  # of the table, when the entry changed last
-
-
-class Table:
-    """All runs and sweeps, or the trials of one sweep, read again when their files change."""
-
-    def __init__(self, *, of_trials: bool) -> None:
-        self.of_trials, self.rows = of_trials, dict[str, Row]()  # by folder
-        self.version = time.time_ns() // 10**6  # above all versions of a server before
-        self.made, self.seconds = -math.inf, SECONDS
-        self.typed: list[str] = []  # the keys of the command lines, the most frequent first
-        self.first: list[str] = []  # those that differ most usefully
-        self._numbers = count()
-        self._texts: dict[tuple[str, ...], tuple[int, bytes]] = {}
-
-    def update(self, folders: Iterable[Path]) -> None:
-        """Costs what reading the changed folders costs, and a look at each file of the others."""
-        start, version, rows = time.thread_time(), self.version + 1, dict[str, Row]()
-        for folder in folders:
-            name = os.fspath(folder)
-            old, stamp, fault = self.rows.get(name), None, ""
-            try:
-                stamp = _stamp(folder)
-            except InputError as error:
-                fault = str(error)
-            if old and stamp == old.stamp is not None and _is_settled(old.entry):
-                rows[name] = old
-                continue
-            with suppress(OSError, InputError):  # the folder has just been removed
-                kind = kind_of(folder) if fault else None
-                entry = Entry(folder, kind, began(folder), fault=fault) if kind else read_entry(folder)
-                if self.of_trials:
-                    entry = replace(entry, test=None)
-                changed = old is None or old.entry != entry
-                number = next(self._numbers) if old is None else old.number
-                made = version if changed or old is None else old.version
-                rows[name] = Row(entry, stamp, number, made)
-        if rows.keys() != self.rows.keys() or any(row.version == version for row in rows.values()):
-            self._count_keys([row.entry for row in rows.values()])
-            self.rows, self.version = rows, version
-        else:
-            self.rows = rows
-        first = self.made == -math.inf  # to read all costs more than any later look
-        cost = 0 if first else round((time.thread_time() - start) / PAGE_SHARE)
-        self.seconds, self.made = max(SECONDS, cost), time.monotonic()
-
-    def _count_keys(self, entries: Sequence[Entry]) -> None:
-        counts = Counter(key for entry in entries for key in entry.typed)
-        self.typed = [key for key, _ in counts.most_common()]
-        varied = {*differing([entry.typed for entry in entries])}
-        self.first = seeds_last(key for key in self.typed if key in varied)[:FIRST_KEYS]
-
-    def entries(self, where: str = "", key: str = "began") -> list[Entry]:
-        """Those that meet the conditions, typed as for `runs --where`, sorted by a key. Raises
-        InputError as `select` and `sort`, and for figures of the test set of trials."""
-        with parsing(f"--where {where}: cannot be read"):
-            conditions = shlex.split(where)
-        if self.of_trials and any(re.match(r"test(?!\w)", text) for text in (*conditions, key)):
-            raise InputError(NOT_FOR_CHOICE)
-        return sort([*select([row.entry for row in self.rows.values()], conditions)], key)
-
-    def listed(self, where: str, key: str, keys: Sequence[str], since: int) -> bytes:
-        """The rows that meet the conditions, by their numbers in order, and all that have changed
-        since a version, as JSON. `keys`: columns beside those of HEADER and `first`."""
-        found = self.entries(where, key)
-        keys, rows, version = [*dict.fromkeys([*self.first, *keys])], self.rows, self.version
-        about = {
-            "version": version,
-            "seconds": self.seconds,
-            "total": len(rows),
-            "order": [rows[os.fspath(entry.folder)].number for entry in found],
-            "header": [name for name in HEADER if not (self.of_trials and name == "test")],
-            "keys": keys,
-            "first": self.first,
-            "typed": self.typed,
-            "whole": not self.of_trials,
-        }
-        texts = (version, b"") if since == version else self._texts.get(tuple(keys), (0, b""))
-        if texts[0] != version or since not in (0, version):
-            changed = [row for row in rows.values() if row.version > since]
-            texts = version, json.dumps([self._cells(row, keys) for row in changed]).encode()
-            if since == 0:  # many may ask for all at once
-                self._texts = {**dict([*self._texts.items()][-3:]), tuple(keys): texts}
-        return json.dumps(about)[:-1].encode() + b', "rows": ' + (texts[1] or b"[]") + b"}"
-
-    def _cells(self, row: Row, keys: Sequence[str]) -> list[Any]:
-        entry = row.entry
-        known = {
-            "number": row.number,
-            "folder": os.fspath(entry.folder),
-            "name": entry.labels.name,
-            "tag": entry.labels.tags,
-            "note": entry.labels.note,
-            "began": values_of(entry, "began")[0],
-            "fraction": [is_fraction(entry.monitor), is_fraction(f"test/{entry.score}")],
-            "best": known_value(entry.best),
-            "test": known_value(entry.test),
-            "seconds": known_value(entry.seconds),
-            "metrics": {name: [known_value(value), is_fraction(name)]
-                        for name, value in entry.metrics.items()},
-        }  # fmt: skip
-        if self.of_trials:
-            del known["test"]
-        own = [known[name] if name in known else getattr(entry, name)
-               for name in HEADER if not (self.of_trials and name == "test")]  # fmt: skip
-        return [*own, *(next(iter(values_of(entry, key)), None) for key in keys)]
-
-
-def _stamp(folder: Path) -> int:
-    """Changes with the files that a row is read from. Raises InputError for a link among them: the
-    board shows nothing that lies outside of its folders."""
-    found, place = list[Any](), os.fspath(folder)
-    names = [place + name for name in OF_RUN[1:]]  # the board may be asked for a link itself
-    if not os.path.lexists(names[0]):
-        trials = [os.fspath(trial.folder) for trial in trials_of(folder)]
-        names += [place + name for name in OF_SWEEP]
-        names += [trial + name for trial in trials for name in OF_RUN]
-    for name in names:
-        try:
-            status = os.lstat(name)
-        except OSError:
-            found.append(None)
-            continue
-        if stat.S_ISLNK(status.st_mode):
-            raise InputError(f"{name}: is a link, which the board does not follow")
-        found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-    return hash(tuple(found))
-
-
-def _is_settled(entry: Entry) -> bool:
-    """Whether nothing but its files tells the status: a lock of another process tells some."""
-    return entry.status.partition(",")[0] in SETTLED
 
 
 def _metric_of(entry: Entry, name: str) -> tuple[str, float | None]:
@@ -245,10 +109,16 @@ class Board:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths, self.reader = paths, Reader()
-        self._tables: dict[str, Table] = {}  # by the folder of a sweep; "" for all
+        # By the folder of a sweep, "" for all: with the seconds between two looks, and the last one.
+        self._tables: dict[str, tuple[Table, float, float]] = {}
         self._reading, self._drawing = threading.Lock(), threading.Lock()
         fixed = {"title": ", ".join(str(path.absolute()) for path in paths), "curves": CURVES}
-        fields = {"fields": FIELDS, "keys": sorted(known_keys()), "compared": MOST_COMPARED}
+        fields = {
+            "fields": FIELDS,
+            "keys": sorted(known_keys()),
+            "compared": MOST_COMPARED,
+            "seconds": SECONDS,
+        }
         self.page = render("board.html", {**fixed, **fields, **chart_content()})
 
     @property
@@ -262,14 +132,19 @@ class Board:
         if inside and inside.kind in TRAINED:
             raise AbsentError(f"{sweep}: is a {inside.kind}, which has no trials")
         with self._reading:
-            table = self._tables.pop(sweep, None) or Table(of_trials=bool(sweep))
-            self._tables[sweep] = table  # the last one in use
+            known, seconds, made = self._tables.pop(sweep, (None, SECONDS, 0.0))
+            if known is None or time.monotonic() - made >= seconds / 2:
+                start, before = time.thread_time(), known
+                trials = (run.folder for run in trials_of(inside.folder)) if inside else None
+                folders = dict.fromkeys(units(self.paths)) if trials is None else trials
+                known = read_table(folders, known, of_trials=inside is not None)
+                # To read all costs more than any later look.
+                cost = (time.thread_time() - start) / PAGE_SHARE if before else 0.0
+                seconds, made = max(SECONDS, cost), time.monotonic()
+            self._tables[sweep] = known, seconds, made  # the last one in use
             for name in [name for name in self._tables if name][:-MOST_SWEEPS]:
                 del self._tables[name]
-            if time.monotonic() - table.made >= table.seconds / 2:
-                trials = (run.folder for run in trials_of(inside.folder)) if inside else None
-                table.update(dict.fromkeys(units(self.paths)) if trials is None else trials)
-        return table
+        return known
 
     def _whole(self, folder: str) -> Entry:
         rows = self.table().rows
@@ -293,15 +168,21 @@ class Board:
     def curves(self, folders: Sequence[str]) -> dict[str, Any]:
         """The charts of these runs and of all trials of these sweeps, one for each data set."""
         found, skipped = list[Reported](), list[str]()
-        for folder in dict.fromkeys(folders):
+        runs: dict[Path, str | None] = {}  # with the names of single runs
+        for folder in folders:
             try:
                 entry, _ = self.entry(folder)
-                for run in runs_of(entry.folder):
-                    read = self.reader.read(run, Path.cwd())
-                    called = entry.labels.name if run.folder == entry.folder else None
-                    found.append(replace(read, called=called))
             except InputError as error:
                 skipped.append(first_line(error))
+                continue
+            name = entry.labels.name
+            runs |= {r.folder: name if r.folder == entry.folder else None
+                     for r in runs_of(entry.folder)}  # fmt: skip
+        for place, called in runs.items():
+            try:
+                found.append(replace(self.reader.read(Run(place), Path.cwd()), called=called))
+            except InputError as error:  # perhaps a trial that waits
+                skipped += [first_line(error)] * (NOT_BEGUN not in str(error))
         parts = Collection(found, [], []).parts.values()
         trained = [(part, [e for e in part.entries if len(e.history) > 1]) for part in parts]
         return {
@@ -312,9 +193,7 @@ class Board:
             "skipped": skipped,
         }  # fmt: skip
 
-    def chart(
-        self, sweep: str, where: str, keys: Sequence[str], metric: str
-    ) -> dict[str, Any]:
+    def chart(self, sweep: str, where: str, keys: Sequence[str], metric: str) -> dict[str, Any]:
         """The data of a scatter or of parallel coordinates: keys and a metric of the rows that meet
         the conditions. Of rows that cannot be compared, those of the largest group."""
         table = self.table(sweep)
@@ -324,14 +203,17 @@ class Board:
         groups: dict[tuple[str, str], list[Reported]] = {}
         for entry in entries:
             name, value = _metric_of(entry, metric)
-            if value is not None:
-                own = {key: text for key in keys for text in values_of(entry, key)[:1]}
-                result: Any = {"status": "finished", "monitor": name, "best": {name: value}}
+            # Of a sweep, the values of the best setting, and not the list that was typed.
+            typed = () if entry.kind in TRAINED else entry.typed
+            own = {k: text for k in keys if k not in typed for text in values_of(entry, k)[:1]}
+            own.update(entry.chosen)
+            if value is not None and own.keys() >= {*keys}:
+                known = {name: value}  # of the test set, or of the best epoch
+                result: Any = {"status": "finished", "monitor": name, "best": known, **known}
                 called, folder = entry.labels.name, os.fspath(entry.folder)
                 groups.setdefault((entry.data, name), []).append(
-                    Reported(Run(entry.folder), {**result, name: value}, entry.chosen,
-                             {**own, **entry.chosen}, [], folder, "", called)
-                )  # fmt: skip
+                    Reported(Run(entry.folder), result, own, own, [], folder, "", called)
+                )
         largest = max(groups, key=lambda group: len(groups[group]), default=None)
         if largest is None:
             return {"data": None, "left_out": len(entries)}
@@ -357,7 +239,7 @@ class Board:
             "sweep": folder.rpartition("/")[0] if trial else None,
             "facts": _facts(entry, trial=trial),
             "machine": _machine(entry),
-            "settings": [[key, value, key in entry.typed] for key, value in _settings(entry).items()],
+            "settings": [[key, own, key in entry.typed] for key, own in _settings(entry).items()],
             "command": Run(entry.folder).command if entry.kind in TRAINED else None,
             "log": log,
             "omitted": omitted,
@@ -400,25 +282,13 @@ class Board:
     def label(self, body: bytes) -> dict[str, Any]:
         """Changes name, tags and note as `runs label` does, and raises InputError as it does."""
         with parsing("the body is not a change of labels"):
-            asked = json.loads(body)
-            texts = {key: asked.get(key) for key in ("folder", "name", "note")}
-            lists = {key: asked.get(key, []) for key in ("add", "remove")}
-            several = [text for each in lists.values() for text in each]
-            if not all(isinstance(text, str | None) for text in texts.values()) or not all(
-                isinstance(text, str) for text in several
-            ):
-                raise TypeError("texts and lists of texts are allowed")
-        entry, _ = self.entry(texts["folder"] or "")
-        labels = write_labels(
-            entry.folder, texts["name"], lists["add"], lists["remove"], texts["note"]
-        )
+            asked = Change.model_validate_json(body)
+        entry, _ = self.entry(asked.folder)
+        labels = write_labels(entry.folder, asked.name, asked.add, asked.remove, asked.note)
         with self._reading:
-            for table in self._tables.values():
-                table.made = min(table.made, 0.0)
+            for name, (table, seconds, _) in self._tables.items():
+                self._tables[name] = table, seconds, -seconds  # the next question sees the change
         return labels.model_dump()
-
-
-OVER = ("step", "seconds")  # columns of a history, beside the epoch
 
 
 def _facts(entry: Entry, *, trial: bool) -> list[tuple[str, str]]:
@@ -427,7 +297,7 @@ def _facts(entry: Entry, *, trial: bool) -> list[tuple[str, str]]:
     metrics.pop(entry.monitor, None)
     if not trial:
         metrics[f"test/{entry.score}"] = entry.test
-    facts = [("status", entry.status), ("began", values_of(entry, "began")[0]), ("data", entry.data)]
+    facts = [(name, values_of(entry, name)[0]) for name in ("status", "began", "data")]
     facts += [(name, format_metric(name, known_value(value))) for name, value in metrics.items()]
     if entry.kind in TRAINED:
         outcome = read_outcome(Run(entry.folder))
@@ -506,7 +376,7 @@ class Handler(PageHandler):
             sweep, where = given.get("in", ""), given.get("where", "")
             match address.path:
                 case "/":
-                    self.send_page(board.page.encode())
+                    self.send_page(board.page.encode(errors="replace"))
                 case "/rows":
                     since, key = given.get("since", ""), given.get("sort", "began")
                     number = int(since) if re.fullmatch("[0-9]{1,18}", since) else 0
@@ -527,7 +397,7 @@ class Handler(PageHandler):
                     self.send_page(page.encode(errors="replace"), REPORT_POLICY)
                 case _:
                     self.refuse(HTTPStatus.NOT_FOUND, "use GET /")
-        except (InputError, FileNotFoundError) as error:
+        except (InputError, *GONE) as error:
             self._refuse(error)
 
     def do_POST(self) -> None:  # noqa: N802
@@ -535,10 +405,10 @@ class Handler(PageHandler):
         if body is not None:
             try:
                 self.send_json(HTTPStatus.OK, self.server.board.label(body))
-            except (InputError, FileNotFoundError) as error:
+            except (InputError, *GONE) as error:
                 self._refuse(error)
 
     def _refuse(self, error: Exception) -> None:
-        absent = isinstance(error, AbsentError | FileNotFoundError)
+        absent = isinstance(error, (AbsentError, *GONE))
         status = HTTPStatus.NOT_FOUND if absent else HTTPStatus.BAD_REQUEST
         self.send_json(status, {"error": str(error)})

@@ -90,7 +90,7 @@ def chart_data(
                 "value": _rounded(entry.value),
                 "group": None if repeats else groups.setdefault(setting, len(groups)),
                 "epochs": [row["epoch"] for row in rows],
-                **({"over": [[_rounded(row[name]) for row in rows] for name in over]} if over else {}),
+                "over": [[_rounded(row[name]) for row in rows] for name in over],
                 "curves": [
                     [_rounded(row.get(f"{split}/{name}")) for row in rows]
                     for name in drawn
@@ -102,7 +102,7 @@ def chart_data(
     known = [value for entry in shown if (value := _rounded(entry.value)) is not None]
     return {
         "noun": part.noun,
-        **({"over": over} if over else {}),
+        "over": over,
         "monitor": {
             "name": monitor,
             "fraction": is_fraction(monitor),
