@@ -23,7 +23,7 @@ from typing import Any
 from tabulate import MIN_PADDING
 
 from kindling.config.faults import did_you_mean, known_keys
-from kindling.config.measures import is_fraction, sort_key
+from kindling.config.measures import is_fraction, monitors, sort_key
 from kindling.config.schema import GROUPS, UNTRAINED
 from kindling.config.written import printable
 from kindling.records.confirm_record import read_record
@@ -277,7 +277,8 @@ def select(found: Iterable[Entry], conditions: Sequence[str]) -> Iterator[Entry]
 def _unknown(key: str, found: Iterable[Entry]) -> str | None:
     """The fault of a key that no run can have, or None. Runs of an older version may have keys of
     their own."""
-    known = {*FIELDS, *GROUPS, *known_keys(), *(f"{group}.name" for group in GROUPS)}
+    groups = (f"{group}.name" for group in GROUPS)
+    known = {*FIELDS, *GROUPS, *known_keys(), *groups, *monitors()}
     if key in known or any(key in entry.typed or key in entry.metrics for entry in found):
         return None
     others = f"; type one of {', '.join(FIELDS)}, or a key such as optimizer.lr"

@@ -109,7 +109,7 @@ class Board:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths, self.reader = paths, Reader()
-        # By the folder of a sweep, "" for all: with the seconds between two looks, and the last one.
+        # By the folder of a sweep, "" for all; with the seconds between two looks, and the last.
         self._tables: dict[str, tuple[Table, float, float]] = {}
         self._reading, self._drawing = threading.Lock(), threading.Lock()
         fixed = {"title": ", ".join(str(path.absolute()) for path in paths), "curves": CURVES}
