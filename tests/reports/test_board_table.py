@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from tests.helpers.fakes import fake_run, fake_runs, fake_sweep
 
 
 @pytest.fixture
-def place(tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve runs and two sweeps; the current folder."""
     monkeypatch.chdir(tmp_path)
     assert len([*fake_runs(Path(), finished, 12)]) == 12
     for number in range(2):
         fake_sweep(Path("sweeps", "2026-03-02", f"10-00-0{number}"), finished, ("0.1", "0.3"))
-    yield tmp_path
+    return tmp_path
 
 
 def read(known: Table | None = None) -> Table:
@@ -49,7 +48,8 @@ def folders(table: Table, where: str = "", key: str = "began") -> list[str]:
     [
         ("", "began"), ("", "best"), ("", "optimizer.lr"), ("best>90", "seconds"),
         ("optimizer.lr=0.1", "best"), ("optimizer.lr>=0.03 kind=run", "test"),
-        ("tag=first", "name"), ("kind!=run", "trials"), ("'folder=runs/2026-03-01/00-03-00'", "data"),
+        ("tag=first", "name"), ("kind!=run", "trials"),
+        ("'folder=runs/2026-03-01/00-03-00'", "data"),
         ("val/loss<0.5", "val/loss"), ("model.dropout=0", "began"), ("status=failed", "best"),
     ],
 )  # fmt: skip

@@ -119,7 +119,8 @@ const load_rows = latest(async () => {
     order = [...valued.reverse(), ...order.filter(row => value(row, sort) === null || value(row, sort) === "")];
   }
   show_rows();
-  if (changed) load_charts();
+  const ended = new Set([...known_.values()].filter(row => /^(finished|failed|diverged|damaged)/.test(row.status)).map(row => row.folder));
+  if (changed || (view.chart === "curves" && view.ticked.some(folder => !ended.has(folder)))) load_charts();
   plan();
 });
 
@@ -465,6 +466,7 @@ addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const inside = event.target.closest("input, select, textarea, button, a, summary");
   if (event.key === "Escape") {
+    event.preventDefault();  // the conditions stay
     if (inside) inside.blur();
     $("chooser").open = false;
     if (view.run || view.beside) change({run: "", beside: ""});
