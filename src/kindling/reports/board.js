@@ -79,11 +79,12 @@ function latest(act) {
 
 // --- rows ----------------------------------------------------------------------------------------
 
-let rowsOf = "", version = 0, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
+let rowsOf = "", version = 0, fresh = true, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
 let known_ = new Map(), order = [], lines_ = [], cursor = 0, changed = false;
 const closed = new Set();  // groups
 
-const columns = () => (view.columns || kept() || ["best", "status", ...first, "trials", "seconds", "began"].join(",")).split(",").filter(name => whole || !OF_WHOLE.includes(name));
+const usual = () => ["best", "status", ...first, ...(order.some(row => row.trials) ? ["trials"] : []), "seconds", "began"];
+const columns = () => ((view.columns || kept())?.split(",") ?? usual()).filter(name => whole || !OF_WHOLE.includes(name));
 const kept = () => { try { return localStorage.getItem(KEPT); } catch { return null; } };
 const isField = name => ABOUT.fields.includes(name), metrics = () => [...new Set([...known_.values()].slice(0, 500).flatMap(row => Object.keys(row.metrics)))].sort();
 const asKey = name => !isField(name) && !name.includes("/");
@@ -91,7 +92,8 @@ const asKey = name => !isField(name) && !name.includes("/");
 const load_rows = latest(async () => {
   const wanted = [...(view.columns || kept() || "").split(","), view.group].filter(name => name && asKey(name));
   const same = JSON.stringify([view.in, wanted]), sort = view.sort.replace(/^-/, "");
-  const given = [["in", view.in], ["where", view.where], ["sort", sort], ["since", rowsOf === same ? version : 0], ...wanted.map(name => ["key", name])];
+  const given = [["in", view.in], ["where", view.where], ["sort", sort], ["since", rowsOf === same ? version : 0], ...wanted.map(name => ["key", name]), ...(fresh ? [["fresh", ""]] : [])];
+  fresh = false;  // a choice of the viewer need not wait for a look at all folders
   let found;
   try {
     found = await ask("/rows", given);
@@ -126,7 +128,7 @@ const load_rows = latest(async () => {
 
 function plan() {
   clearTimeout(timer);
-  timer = setTimeout(load_rows, 1000 * ABOUT.seconds);
+  timer = setTimeout(() => { fresh = true; load_rows(); }, 1000 * ABOUT.seconds);
 }
 
 function value(row, name) {
@@ -157,8 +159,8 @@ function show_rows() {
   }
   lines_ = view.group ? [...groups].flatMap(([label, some]) => [{label, some}, ...(closed.has(label) ? [] : some)]) : order;
   cursor = Math.max(0, Math.min(cursor, lines_.length - 1));
-  const found = order.length === total ? `${total.toLocaleString("en")} ${whole ? "runs and sweeps" : "trials"}` : `${order.length.toLocaleString("en")} of ${total.toLocaleString("en")} ${whole ? "runs and sweeps" : "trials"}`;
-  $("told").textContent = total ? found : "There is no run or sweep yet. Rows appear here when training begins.";
+  const of = order.length === total ? "" : `${order.length.toLocaleString("en")} of `, noun = (whole ? ["run or sweep", "runs and sweeps"] : ["trial", "trials"])[total === 1 ? 0 : 1];
+  $("told").textContent = total ? `${of}${total.toLocaleString("en")} ${noun}` : "There is no run or sweep yet. Rows appear here when training begins.";
   head();
   rows_in_view(true);
   offer();
@@ -384,7 +386,7 @@ const load_run = latest(async () => {
   section.replaceChildren(
     make("h2", {textContent: found.name ? `${found.name} (${folder})` : folder}), bar, labels(found),
     make("div", {className: "pair"},
-      make("div", {}, make("h3", {textContent: "Facts"}), pairs(found.facts), make("details", {}, make("summary", {textContent: "machine and versions"}), pairs(found.machine))),
+      make("div", {}, make("h3", {textContent: "Facts"}), pairs(found.facts), ...(found.machine.length ? [make("details", {}, make("summary", {textContent: "machine and versions"}), pairs(found.machine))] : [])),
       make("div", {}, make("h3", {textContent: "Settings"}), ...(own.length ? [pairs(own)] : [make("p", {className: "soft", textContent: "all as by default"})]),
         make("details", {}, make("summary", {textContent: `${others.length} settings by default`}), pairs(others)))),
     ...(found.command ? [make("p", {className: "command"}, make("code", {textContent: found.command}))] : []),
@@ -405,6 +407,7 @@ function labels({folder, name, tags, note}) {
       await ask("/label", null, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(asked)});
       [told.textContent, told.className, opened] = ["saved", "finished", null];
       tags = next;
+      fresh = true;
       load_rows();
     } catch (error) {
       [told.textContent, told.className] = [error.message, "trouble"];

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from kindling.records.labels import write_labels
 from kindling.records.listing import FIELDS, Entry, values_of
 from kindling.records.lookup import TRAINED, units
 from kindling.records.outcome import (
+    REPLICATED,
     differing,
     format_metric,
-    in_full,
     known_value,
     read_outcome,
     short,
@@ -55,6 +55,7 @@ from kindling.system.page_server import PageHandler, PageServer, inline_scripts
 
 SECONDS = 5  # between two looks at the folders
 PAGE_SHARE = 0.1  # of a core, for looks at the folders
+LONGEST = 60.0  # seconds, after which every question looks
 GONE = (FileNotFoundError, NotADirectoryError, PermissionError)  # of a folder, meanwhile
 OVER = ("step", "seconds")  # columns of a history, beside the epoch
 MOST_SWEEPS = 16  # that are open at the same time
@@ -88,6 +89,15 @@ class Change(Section):
     note: str | None = None
 
 
+@dataclass(frozen=True)
+class Look:
+    """A look at the folders."""
+
+    table: Table
+    seconds: float  # until the next one
+    made: float
+
+
 class AbsentError(InputError):
     """The board has no such run."""
 
@@ -109,8 +119,7 @@ class Board:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths, self.reader = paths, Reader()
-        # By the folder of a sweep, "" for all; with the seconds between two looks, and the last.
-        self._tables: dict[str, tuple[Table, float, float]] = {}
+        self._tables: dict[str, Look] = {}  # by the folder of a sweep; "" for all
         self._reading, self._drawing = threading.Lock(), threading.Lock()
         fixed = {"title": ", ".join(str(path.absolute()) for path in paths), "curves": CURVES}
         fields = {
@@ -126,25 +135,28 @@ class Board:
         """All scripts that the page runs."""
         return [*inline_scripts(self.page), (library_source() or b"").decode()]
 
-    def table(self, sweep: str = "") -> Table:
-        """All runs and sweeps, or the trials of a sweep, as they are now. Raises AbsentError."""
+    def table(self, sweep: str = "", *, fresh: bool = False) -> Table:
+        """All runs and sweeps, or the trials of a sweep: with `fresh` as they are now, else as they
+        were at the last look, which nobody waits for. Raises AbsentError."""
         inside = self._whole(sweep) if sweep else None
         if inside and inside.kind in TRAINED:
             raise AbsentError(f"{sweep}: is a {inside.kind}, which has no trials")
+        known = self._tables.get(sweep)
+        if known and time.monotonic() - known.made < (known.seconds / 2 if fresh else LONGEST):
+            return known.table
         with self._reading:
-            known, seconds, made = self._tables.pop(sweep, (None, SECONDS, 0.0))
-            if known is None or time.monotonic() - made >= seconds / 2:
-                start, before = time.thread_time(), known
+            if self._tables.get(sweep) is known:  # else another thread has just looked
+                start = time.thread_time()
                 trials = (run.folder for run in trials_of(inside.folder)) if inside else None
                 folders = dict.fromkeys(units(self.paths)) if trials is None else trials
-                known = read_table(folders, known, of_trials=inside is not None)
+                table = read_table(folders, known.table if known else None, of_trials=bool(inside))
                 # To read all costs more than any later look.
-                cost = (time.thread_time() - start) / PAGE_SHARE if before else 0.0
-                seconds, made = max(SECONDS, cost), time.monotonic()
-            self._tables[sweep] = known, seconds, made  # the last one in use
-            for name in [name for name in self._tables if name][:-MOST_SWEEPS]:
-                del self._tables[name]
-        return known
+                cost = (time.thread_time() - start) / PAGE_SHARE if known else 0.0
+                kept = [name for name in self._tables if name not in ("", sweep)]
+                for name in kept[: 1 - MOST_SWEEPS]:
+                    del self._tables[name]
+                self._tables[sweep] = Look(table, max(SECONDS, cost), time.monotonic())
+            return self._tables[sweep].table
 
     def _whole(self, folder: str) -> Entry:
         rows = self.table().rows
@@ -200,6 +212,8 @@ class Board:
         if table.of_trials and metric == "test":
             raise InputError(NOT_FOR_CHOICE)
         entries = table.entries(where)
+        if len(keys) > 1:
+            keys = [key for key in keys if key not in REPLICATED]  # nobody chooses them
         groups: dict[tuple[str, str], list[Reported]] = {}
         for entry in entries:
             name, value = _metric_of(entry, metric)
@@ -285,9 +299,8 @@ class Board:
             asked = Change.model_validate_json(body)
         entry, _ = self.entry(asked.folder)
         labels = write_labels(entry.folder, asked.name, asked.add, asked.remove, asked.note)
-        with self._reading:
-            for name, (table, seconds, _) in self._tables.items():
-                self._tables[name] = table, seconds, -seconds  # the next question sees the change
+        with self._reading:  # the next question sees the change
+            self._tables = {key: replace(look, made=-LONGEST) for key, look in self._tables.items()}
         return labels.model_dump()
 
 
@@ -306,7 +319,7 @@ def _facts(entry: Entry, *, trial: bool) -> list[tuple[str, str]]:
         facts += [(name, format_metric(name, number)) for name, number in numbers.items()]
         facts += [("why", outcome.reason)] if outcome.reason else []
     else:
-        facts += [("trials", f"{entry.trials:,}"), ("settings", in_full(entry.typed))]
+        facts.append(("trials", f"{entry.trials:,}"))
     return [*facts, ("seconds", format_metric("seconds", known_value(entry.seconds)))]
 
 
@@ -381,7 +394,8 @@ class Handler(PageHandler):
                     since, key = given.get("since", ""), given.get("sort", "began")
                     number = int(since) if re.fullmatch("[0-9]{1,18}", since) else 0
                     keys = asked.get("key", [])
-                    self.send_bytes(board.table(sweep).listed(where, key, keys, number))
+                    table = board.table(sweep, fresh="fresh" in given)
+                    self.send_bytes(table.listed(where, key, keys, number))
                 case "/curves":
                     self.send_json(HTTPStatus.OK, board.curves(asked.get("folder", [])))
                 case "/chart":

@@ -67,12 +67,11 @@ class Table:
         """The numbers of the rows that meet the conditions, in order, and the cells of all rows
         that have changed since a version, as JSON. `keys`: further columns beside `first`."""
         columns = tuple(dict.fromkeys([*self.first, *keys]))
+        numbers = {id(row.entry): row.number for row in self.rows.values()}
         about = {
             "version": self.version,
             "total": len(self.rows),
-            "order": [
-                self.rows[os.fspath(each.folder)].number for each in self.entries(where, key)
-            ],
+            "order": [numbers[id(entry)] for entry in self.entries(where, key)],
             "keys": columns,
             "first": self.first,
             "typed": self.typed,

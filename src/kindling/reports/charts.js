@@ -431,7 +431,7 @@ function controls(data, state, changed) {
   const over = repeated.map(key => key.name.split(".").at(-1) + "s").join(" and ");
   if (several) select("lines", [["", `each ${data.noun}`], ["means", `mean ± deviation over ${over}`]], state.means ? "means" : "", value => { state.means = value !== ""; });
   select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
-  if (data.over?.length) {
+  if (data.over) {
     select("over", [["", "epoch"], ...data.over.map(name => [name, name])], state.over, value => { state.over = value; });
     select("smoothing", SMOOTHING, state.smooth, value => { state.smooth = value; });
   }

@@ -80,6 +80,7 @@ def chart_data(
     trials = []
     for entry in shown:
         rows = spread(entry.history, epochs)
+        along = [[row[name] for row in rows] for name in over]
         setting, everything = (tuple(map(entry.setting, of)) for of in (others, keys))
         repeats = everything in seen  # a second run of a seed tells nothing about other seeds
         seen.add(everything)
@@ -90,7 +91,7 @@ def chart_data(
                 "value": _rounded(entry.value),
                 "group": None if repeats else groups.setdefault(setting, len(groups)),
                 "epochs": [row["epoch"] for row in rows],
-                "over": [[_rounded(row[name]) for row in rows] for name in over],
+                **({"over": [[*map(_rounded, of)] for of in along]} if along else {}),
                 "curves": [
                     [_rounded(row.get(f"{split}/{name}")) for row in rows]
                     for name in drawn
@@ -102,7 +103,7 @@ def chart_data(
     known = [value for entry in shown if (value := _rounded(entry.value)) is not None]
     return {
         "noun": part.noun,
-        "over": over,
+        **({"over": over} if over else {}),
         "monitor": {
             "name": monitor,
             "fraction": is_fraction(monitor),
