@@ -5,7 +5,7 @@ python -m src.runs FOLDER ... --json                 for other programs
 python -m src.runs --where status=finished 'best>97%' tag=wide optimizer.lr=0.1
 python -m src.runs --sort best --limit 10
 python -m src.runs compare RUN RUN ...               settings, metrics, environment and weights
-python -m src.runs label FOLDER --name NAME --tag TAG
+python -m src.runs label FOLDER --name NAME --tag TAG --note TEXT
 python -m src.runs rm FOLDER ...                     asks first
 python -m src.runs clean                             failed and empty ones; asks first
 
