@@ -230,7 +230,9 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     assert ["optimizer.lr", run.overrides["optimizer.lr"], True] in found["settings"]
     assert ["model.dropout", "0.0", False] in found["settings"]
     assert found["command"] == run.command
+    assert found["draw"] == f"python -m src.report {FIRST}"
     trial = get(server, "/run", ("folder", f"{SWEEP}/2"))
+    assert (trial["draw"], trial["pictures"]) == (None, [])
     assert (trial["kind"], trial["sweep"]) == ("trial", SWEEP)
     assert not [name for name, _ in trial["facts"] if "test" in name]
 
@@ -647,7 +649,7 @@ def of_ticked(*folders: str) -> list[tuple[str, str]]:
 def test_dark_and_light(server: Server, browser: Browser) -> None:
     colours = []
     for scheme in ("light", "dark"):
-        with opened(browser, server.url, scheme=scheme) as page:  # type: ignore[arg-type]
+        with opened(browser, server.url, scheme=scheme) as page:
             colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert colours == ["rgb(251, 251, 252)", "rgb(18, 18, 20)"]
 
@@ -675,6 +677,16 @@ def test_the_page_updates_itself(place: Path, finished: Run, browser: Browser) -
         fake_run(Path("cluster/new"), finished, {"seed": "3"})  # as rsync brings it
         until(page, "table.innerText.includes('cluster')")
         assert page.inner_text("#told") == "12 runs and sweeps"
+        # The log of a run that is open goes on.
+        run.result_file.unlink()
+        page.goto(f"{server.url}/#{urlencode({'run': SECOND})}")
+        page.wait_for_selector("#run pre")
+        with run.log_file.open("a") as log:
+            log.write("another line\n")
+        until(page, "document.getElementById('run').innerText.includes('another line')")
+        run.result_file.write_text(result)
+        until(page, "document.getElementById('run').innerText.startsWith('" + SECOND + "')")
+        until(page, "document.getElementById('run').innerText.includes('run, finished')")
         shutil.rmtree("cluster")
         until(page, "told.innerText.startsWith('11 ')")
         page.route("**/rows*", lambda route: route.abort())

@@ -11,7 +11,7 @@ import pytest
 
 from kindling.records.folder import Run
 from kindling.records.labels import write_labels
-from kindling.records.listing import Entry, entries, select, sort
+from kindling.records.listing import Entry, entries, read_entry, select, sort
 from kindling.records.lookup import units
 from kindling.reports import board_table
 from kindling.reports.board_table import Table, read_table
@@ -64,7 +64,8 @@ def test_the_cells_of_a_row(place: Path) -> None:
     write_labels(run.folder, "named", ["a"], ["mnist", "first"], "a note\nin lines")
     found = listed(read())
     (cells,) = (row for row in found["rows"] if row["folder"] == os.fspath(run.folder))
-    best, result = run.result["best"], run.result
+    result: Any = run.result
+    best = result["best"]
     assert cells == {
         "number": 0, "folder": os.fspath(run.folder), "name": "named", "tag": ["a"],
         "note": "a note\nin lines", "kind": "run", "data": "digits", "status": "finished",
@@ -108,11 +109,10 @@ def test_a_wrong_condition_is_told_as_by_the_command(
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that are read, in their order."""
     found: list[str] = []
-    original = board_table.read_entry
 
     def noted(folder: Path) -> Entry:
         found.append(os.fspath(folder))
-        return original(folder)
+        return read_entry(folder)
 
     monkeypatch.setattr(board_table, "read_entry", noted)
     return found

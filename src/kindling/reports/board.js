@@ -122,7 +122,10 @@ const load_rows = latest(async () => {
   }
   show_rows();
   const ended = new Set([...known_.values()].filter(row => /^(finished|failed|diverged|damaged)/.test(row.status)).map(row => row.folder));
-  if (changed || (view.chart === "curves" && view.ticked.some(folder => !ended.has(folder)))) load_charts();
+  const moves = folder => changed || !ended.has(folder), edited = [...$("run").querySelectorAll("input, textarea")].some(each => each.value !== each.defaultValue);
+  if (changed || (view.chart === "curves" && view.ticked.some(moves))) load_charts();
+  if (view.beside && view.ticked.some(moves)) load_compared();
+  if (view.run && moves(view.run) && !edited && !$("run").contains(document.activeElement)) { opened = null; load_run(); }
   plan();
 });
 
@@ -243,7 +246,7 @@ function fold(label) {
 
 function tick(row) {
   const ticked = view.ticked.includes(row.folder) ? view.ticked.filter(folder => folder !== row.folder) : [...view.ticked, row.folder];
-  change({ticked, ...(view.chart === "curves" ? {} : {chart: "curves"})});
+  change({ticked, ...(view.ticked.length ? {} : {chart: "curves"})});
 }
 
 function ticks() {
@@ -364,10 +367,11 @@ const load_compared = latest(async () => {
   }
 });
 
-let opened = null;
+let opened = null, seen = null;  // the run that is shown, and the one that was brought into view
 const load_run = latest(async () => {
   const section = $("run"), folder = view.run;
   section.hidden = !folder;
+  if (!folder) seen = null;
   if (!folder || opened === folder) { opened = folder; return; }
   opened = folder;
   let found;
@@ -391,14 +395,16 @@ const load_run = latest(async () => {
         make("details", {}, make("summary", {textContent: `${others.length} settings by default`}), pairs(others)))),
     ...(found.command ? [make("p", {className: "command"}, make("code", {textContent: found.command}))] : []),
     ...(found.log ? [make("h3", {textContent: "Log"}), ...(found.omitted ? [make("p", {className: "soft", textContent: `the end; ${found.omitted.toLocaleString("en")} bytes come before`})] : []), make("pre", {tabIndex: 0, textContent: found.log})] : []),
-    ...(found.pictures.length ? [make("h3", {textContent: "Pictures of its report"}), make("div", {className: "pictures"}, ...found.pictures.map(({name, src}) => make("figure", {}, make("img", {src, alt: name, loading: "lazy"}), make("figcaption", {textContent: name}))))] : []),
+    ...(found.pictures.length ? [make("h3", {textContent: "Pictures of its report"}), make("div", {className: "pictures"}, ...found.pictures.map(({name, src}) => make("figure", {}, make("img", {src, alt: name, loading: "lazy"}), make("figcaption", {textContent: name}))))] : found.draw ? [make("h3", {textContent: "Pictures of its report"}), make("p", {className: "soft"}, "Pictures, such as the confusion matrix, appear here after ", make("code", {textContent: found.draw}))] : []),
   );
-  section.scrollIntoView({block: "nearest"});
+  section.querySelector("pre")?.scrollTo(0, 1e9);  // the newest lines
+  if (seen !== folder) section.scrollIntoView({block: "nearest"});
+  seen = folder;
 });
 
 function labels({folder, name, tags, note}) {
   const field = (title, input) => [make("label", {textContent: title, htmlFor: input.id}), input], told = make("span", {role: "status"});
-  const inputs = [make("input", {id: "name", value: name ?? "", spellcheck: false}), make("input", {id: "tags", value: tags.join(", "), spellcheck: false}), make("textarea", {id: "note", value: note ?? "", rows: 2})];
+  const inputs = [make("input", {id: "name", defaultValue: name ?? "", spellcheck: false}), make("input", {id: "tags", defaultValue: tags.join(", "), spellcheck: false}), make("textarea", {id: "note", defaultValue: note ?? "", rows: 2})];
   return make("form", {className: "labels", onsubmit: async event => {
     event.preventDefault();
     const next = inputs[1].value.split(",").map(tag => tag.trim()).filter(Boolean);
@@ -407,6 +413,7 @@ function labels({folder, name, tags, note}) {
       await ask("/label", null, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(asked)});
       [told.textContent, told.className, opened] = ["saved", "finished", null];
       tags = next;
+      for (const input of inputs) input.defaultValue = input.value;
       fresh = true;
       load_rows();
     } catch (error) {

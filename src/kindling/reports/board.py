@@ -8,6 +8,7 @@ page shows only what lies in the folders: links out of them are refused.
 import base64
 import os
 import re
+import shlex
 import tempfile
 import threading
 import time
@@ -51,6 +52,7 @@ from kindling.reports.figures import CURVES
 from kindling.reports.page import page_content, render
 from kindling.system.errors import InputError, first_line, parsing
 from kindling.system.files import MIB, open_regular
+from kindling.system.installation import as_command
 from kindling.system.page_server import PageHandler, PageServer, inline_scripts
 
 SECONDS = 5  # between two looks at the folders
@@ -259,6 +261,7 @@ class Board:
             "omitted": omitted,
             # The pictures of a model show how it does on the test set.
             "pictures": [] if trial else _pictures(entry.folder),
+            "draw": None if trial else f"{as_command('report')} {shlex.quote(folder)}",
         }
 
     def compare(self, folders: Sequence[str]) -> dict[str, Any]:
