@@ -346,7 +346,7 @@ const load_charts = latest(async () => {
 
 // --- side by side, and one run ----------------------------------------------------------------------
 
-const listed = (header, rows) => make("div", {className: "wide"}, make("table", {}, ...(header ? [make("thead", {}, make("tr", {}, ...header))] : []), make("tbody", {}, ...rows.map(cells => make("tr", {}, ...cells.map(cell => make("td", {}, cell)))))));
+const listed = (header, rows) => make("div", {className: "wide"}, make("table", {}, ...(header ? [make("thead", {}, make("tr", {}, ...header))] : []), make("tbody", {}, ...rows.map(cells => make("tr", {}, ...cells.map(cell => make("td", {}, make("div", {className: "cell"}, cell))))))));
 const closing = changes => make("button", {type: "button", className: "act", textContent: "close", onclick: () => change(changes)});
 
 const load_compared = latest(async () => {
