@@ -231,7 +231,10 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     assert ["model.dropout", "0.0", False] in found["settings"]
     assert found["command"] == run.command
     assert found["draw"] == f"python -m src.report {FIRST}"
+    log = "epoch 2/2\ntest             accuracy 86.35%, loss 0.8\nspeed\n"
+    Run(Path(SWEEP, "2")).log_file.write_text(log)
     trial = get(server, "/run", ("folder", f"{SWEEP}/2"))
+    assert trial["log"] == "epoch 2/2\nspeed\n"
     assert (trial["draw"], trial["pictures"]) == (None, [])
     assert (trial["kind"], trial["sweep"]) == ("trial", SWEEP)
     assert not [name for name, _ in trial["facts"] if "test" in name]
@@ -369,6 +372,12 @@ def test_whom_the_server_answers(server: Server) -> None:
         assert ask(server, "GET", path, Host="evil.example")[0] == 403
         assert ask(server, "GET", path, Host=f"evil.example:{server.server_port}")[0] == 403
         assert ask(server, "GET", path, Origin="http://evil.example")[0] == 403
+    for site, mode, status in (
+        ("cross-site", "no-cors", 403), ("same-site", "cors", 403), ("cross-site", "navigate", 200),
+        ("same-origin", "cors", 200), ("none", "navigate", 200),
+    ):  # fmt: skip
+        told = ask(server, "GET", "/", Sec_Fetch_Site=site, Sec_Fetch_Mode=mode)[0]
+        assert told == status, (site, mode)
     for method in ("PUT", "DELETE", "OPTIONS", "HEAD"):
         assert ask(server, method, "/rows")[0] == 501
     for path in ("/rows", "/", "/labels", "/label?x=1"):
@@ -398,6 +407,17 @@ def test_no_other_path_is_read(server: Server, place: Path, finished: Run, path:
         else:
             status, told = refused(server, path, ("folder", folder))
             assert (status, "has no such run or sweep" in told) == (404, True), folder
+
+
+def test_a_file_that_becomes_a_link_is_not_read(server: Server, tmp_path: Path) -> None:
+    assert get(server, "/rows")["total"] == 11
+    for file in (Run(Path(FIRST)).history_file, Run(Path(SWEEP, "2")).result_file):
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+        folder = FIRST if file.parent == Path(FIRST) else SWEEP
+        told = f"{file}: is a link, which the board does not follow"
+        assert refused(server, "/run", ("folder", folder)) == (400, told)
+        assert get(server, "/curves", ("folder", folder)) == {"charts": [], "skipped": [told]}
 
 
 def test_logs_and_pictures_behind_links_are_not_shown(server: Server, tmp_path: Path) -> None:
@@ -787,7 +807,9 @@ def test_the_command_ends_in_good_order(place: Path) -> None:
     assert started.stdout is not None
     with started:
         line = started.stdout.readline()
-        found = re.match(r"the board of runs is served at http://127\.0\.0\.1:(\d+) ", line)
+        found = re.match(
+            rf"the board of {place}/runs is served at http://127\.0\.0\.1:(\d+) ", line
+        )
         assert found, line
         connection = http.client.HTTPConnection(ADDRESS, int(found[1]), timeout=60)
         connection.request("GET", "/rows")

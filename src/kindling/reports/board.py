@@ -37,7 +37,7 @@ from kindling.records.outcome import (
     read_outcome,
     short,
 )
-from kindling.reports.board_table import NOT_FOR_CHOICE, Table, read_table
+from kindling.reports.board_table import NOT_FOR_CHOICE, Table, read_table, stamp
 from kindling.reports.charts import chart_content, chart_data, library_source
 from kindling.reports.collect import (
     NOT_BEGUN,
@@ -78,7 +78,11 @@ def serve_board(paths: Sequence[Path], port: int) -> None:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such folder; name runs, sweeps or folders")
     with Server(port, Board(paths)) as server:
-        server.serve_until_stopped(f"the board of {', '.join(map(str, paths))}")
+        server.serve_until_stopped(f"the board of {_title(paths)}")
+
+
+def _title(paths: Sequence[Path]) -> str:
+    return ", ".join(str(path.absolute()) for path in paths)
 
 
 class Change(Section):
@@ -123,14 +127,11 @@ class Board:
         self.paths, self.reader = paths, Reader()
         self._tables: dict[str, Look] = {}  # by the folder of a sweep; "" for all
         self._reading, self._drawing = threading.Lock(), threading.Lock()
-        fixed = {"title": ", ".join(str(path.absolute()) for path in paths), "curves": CURVES}
-        fields = {
-            "fields": FIELDS,
-            "keys": sorted(known_keys()),
-            "compared": MOST_COMPARED,
-            "seconds": SECONDS,
-        }
-        self.page = render("board.html", {**fixed, **fields, **chart_content()})
+        charts = chart_content()
+        about = {"fields": FIELDS, "curves": CURVES, "no_charts": charts["no_charts"],
+                 "most": MOST_COMPARED, "seconds": SECONDS}  # fmt: skip
+        known = {"title": _title(paths), "keys": sorted(known_keys()), "about": about}
+        self.page = render("board.html", {**charts, **known})
 
     @property
     def scripts(self) -> list[str]:
@@ -140,7 +141,7 @@ class Board:
     def table(self, sweep: str = "", *, fresh: bool = False) -> Table:
         """All runs and sweeps, or the trials of a sweep: with `fresh` as they are now, else as they
         were at the last look, which nobody waits for. Raises AbsentError."""
-        inside = self._whole(sweep) if sweep else None
+        inside = self._found(sweep) if sweep else None
         if inside and inside.kind in TRAINED:
             raise AbsentError(f"{sweep}: is a {inside.kind}, which has no trials")
         known = self._tables.get(sweep)
@@ -160,8 +161,8 @@ class Board:
                 self._tables[sweep] = Look(table, max(SECONDS, cost), time.monotonic())
             return self._tables[sweep].table
 
-    def _whole(self, folder: str) -> Entry:
-        rows = self.table().rows
+    def _found(self, folder: str, sweep: str = "") -> Entry:
+        rows = self.table(sweep).rows
         if folder not in rows:
             raise AbsentError(f"{folder}: the board has no such run or sweep")
         return rows[folder].entry
@@ -171,12 +172,10 @@ class Board:
         folder is ever read. Raises AbsentError, and InputError for a damaged folder."""
         sweep, _, number = folder.rpartition("/")
         trial = folder not in self.table().rows and number.isdecimal()
-        rows = self.table(sweep if trial else "").rows
-        if folder not in rows:
-            raise AbsentError(f"{folder}: the board has no such run or sweep")
-        entry = rows[folder].entry
+        entry = self._found(folder, sweep if trial else "")
         if entry.fault:
             raise InputError(f"{folder}: {entry.fault}")
+        stamp(entry.folder)  # since the last look, a file may have become a link
         return entry, trial
 
     def curves(self, folders: Sequence[str]) -> dict[str, Any]:
@@ -245,6 +244,8 @@ class Board:
         """A run or sweep: facts, settings, the end of its log, and the pictures of its reports."""
         entry, trial = self.entry(folder)
         log, omitted = _tail(Run(entry.folder).log_file)
+        if trial:
+            log = re.sub(r"(?m)^test .*\n?", "", log)
         return {
             "folder": folder,
             "name": entry.labels.name,

@@ -126,12 +126,12 @@ def read_table(folders: Iterable[Path], known: Table | None, *, of_trials: bool 
     rows = {}
     for folder in folders:
         name = os.fspath(folder)
-        old, stamp, fault = old_rows.get(name), None, ""
+        old, now, fault = old_rows.get(name), None, ""
         try:
-            stamp = _stamp(folder)
+            now = stamp(folder)
         except InputError as error:
             fault = str(error)
-        if old and stamp == old.stamp is not None and _is_settled(old.entry):
+        if old and now == old.stamp is not None and _is_settled(old.entry):
             rows[name] = old
             continue
         with suppress(OSError, InputError):  # the folder has just been removed
@@ -140,9 +140,9 @@ def read_table(folders: Iterable[Path], known: Table | None, *, of_trials: bool 
             if of_trials:
                 entry = replace(entry, test=None)
             if old and old.entry == entry:
-                rows[name] = replace(old, stamp=stamp)
+                rows[name] = replace(old, stamp=now)
             else:
-                rows[name] = Row(entry, stamp, old.number if old else next(numbers), version)
+                rows[name] = Row(entry, now, old.number if old else next(numbers), version)
     changed = any(row.version == version for row in rows.values())
     if known and not changed and rows.keys() == old_rows.keys():
         return replace(known, rows=rows)
@@ -154,7 +154,7 @@ def read_table(folders: Iterable[Path], known: Table | None, *, of_trials: bool 
     return Table(rows, version, of_trials, typed, first)
 
 
-def _stamp(folder: Path) -> int:
+def stamp(folder: Path) -> int:
     """Changes with the files that a row is read from. Raises InputError for a link among them."""
     found, place = list[Any](), os.fspath(folder)
     names = [place + name for name in OF_RUN[1:]]  # the board may be asked for a link itself

@@ -130,6 +130,11 @@ class PageHandler(BaseHTTPRequestHandler):
         if not self.server.origins.issuperset(origins):
             self.refuse(HTTPStatus.FORBIDDEN, "the server answers only its own page")
             return False
+        # As browsers tell it: a link elsewhere may lead here, but another page may not ask.
+        site, mode = (self.headers.get(f"Sec-Fetch-{name}") for name in ("Site", "Mode"))
+        if site not in (None, "none", "same-origin") and mode != "navigate":
+            self.refuse(HTTPStatus.FORBIDDEN, "the server answers only its own page")
+            return False
         return True
 
     def body(self, path: str, kind: str, limit: int, what: str) -> bytes | None:
