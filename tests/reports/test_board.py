@@ -614,6 +614,12 @@ def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
         until(page, "told.innerText === '6 trials'")
         assert "trials of" in page.inner_text("#path")
         assert "test" not in page.inner_text("#table thead")
+        page.get_by_role("checkbox", name=f"tick {SWEEP}/3").check()
+        page.get_by_text("← all runs and sweeps").click()
+        until(page, "told.innerText === '11 runs and sweeps'")
+        assert page.inner_text("#ticks") == "1 ticked"
+        page.go_back()
+        until(page, "told.innerText === '6 trials'")
         page.go_back()
         until(page, "told.innerText === '11 runs and sweeps'")
 

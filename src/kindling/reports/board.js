@@ -80,18 +80,18 @@ function latest(act) {
 // --- rows ----------------------------------------------------------------------------------------
 
 let rowsOf = "", version = 0, fresh = true, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
-let known_ = new Map(), order = [], lines_ = [], cursor = 0, changed = false;
+let rowOf = new Map(), order = [], listing = [], cursor = 0, changed = false;
 const closed = new Set();  // groups
 
 const usual = () => ["best", "status", ...first, ...(order.some(row => row.trials) ? ["trials"] : []), "seconds", "began"];
 const columns = () => ((view.columns || kept())?.split(",") ?? usual()).filter(name => whole || !OF_WHOLE.includes(name));
 const kept = () => { try { return localStorage.getItem(KEPT); } catch { return null; } };
-const isField = name => ABOUT.fields.includes(name), metrics = () => [...new Set([...known_.values()].slice(0, 500).flatMap(row => Object.keys(row.metrics)))].sort();
+const isField = name => ABOUT.fields.includes(name), metrics = () => [...new Set([...rowOf.values()].slice(0, 500).flatMap(row => Object.keys(row.metrics)))].sort();
 const asKey = name => !isField(name) && !name.includes("/");
 
 const load_rows = latest(async () => {
-  const wanted = [...(view.columns || kept() || "").split(","), view.group].filter(name => name && asKey(name));
-  const same = JSON.stringify([view.in, wanted]), sort = view.sort.replace(/^-/, "");
+  const sort = view.sort.replace(/^-/, ""), more = [view.group, sort].filter(name => !first.includes(name));
+  const wanted = [...new Set([...(view.columns || kept() || "").split(","), ...more])].filter(name => name && asKey(name)), same = JSON.stringify([view.in, wanted]);
   const given = [["in", view.in], ["where", view.where], ["sort", sort], ["since", rowsOf === same ? version : 0], ...wanted.map(name => ["key", name]), ...(fresh ? [["fresh", ""]] : [])];
   fresh = false;  // a choice of the viewer need not wait for a look at all folders
   let found;
@@ -110,18 +110,18 @@ const load_rows = latest(async () => {
     rowsOf = "";
     return load_rows();
   }
-  if (rowsOf !== same) known_ = new Map();
+  if (rowsOf !== same) rowOf = new Map();
   changed = rowsOf !== same || version !== found.version;
   rowsOf = same;
   ({version, first, typed, whole, total, keys} = found);
-  for (const row of found.rows) known_.set(row.number, row);
-  order = found.order.map(number => known_.get(number)).filter(Boolean);
+  for (const row of found.rows) rowOf.set(row.number, row);
+  order = found.order.map(number => rowOf.get(number)).filter(Boolean);
   if (view.sort.startsWith("-")) {
     const valued = order.filter(row => value(row, sort) !== null && value(row, sort) !== "");
     order = [...valued.reverse(), ...order.filter(row => value(row, sort) === null || value(row, sort) === "")];
   }
   show_rows();
-  const ended = new Set([...known_.values()].filter(row => /^(finished|failed|diverged|damaged)/.test(row.status)).map(row => row.folder));
+  const ended = new Set([...rowOf.values()].filter(row => /^(finished|failed|diverged|damaged)/.test(row.status)).map(row => row.folder));
   const moves = folder => changed || !ended.has(folder), edited = [...$("run").querySelectorAll("input, textarea")].some(each => each.value !== each.defaultValue);
   if (changed || (view.chart === "curves" && view.ticked.some(moves))) load_charts();
   if (view.beside && view.ticked.some(moves)) load_compared();
@@ -160,8 +160,8 @@ function show_rows() {
     if (!groups.has(label)) groups.set(label, []);
     groups.get(label).push(row);
   }
-  lines_ = view.group ? [...groups].flatMap(([label, some]) => [{label, some}, ...(closed.has(label) ? [] : some)]) : order;
-  cursor = Math.max(0, Math.min(cursor, lines_.length - 1));
+  listing = view.group ? [...groups].flatMap(([label, some]) => [{label, some}, ...(closed.has(label) ? [] : some)]) : order;
+  cursor = Math.max(0, Math.min(cursor, listing.length - 1));
   const of = order.length === total ? "" : `${order.length.toLocaleString("en")} of `, noun = (whole ? ["run or sweep", "runs and sweeps"] : ["trial", "trials"])[total === 1 ? 0 : 1];
   $("told").textContent = total ? `${of}${total.toLocaleString("en")} ${noun}` : "There is no run or sweep yet. Rows appear here when training begins.";
   head();
@@ -188,19 +188,19 @@ function head() {
 
 let drawn = "";
 function rows_in_view(anew = false) {
-  const from = Math.max(0, Math.floor(table.scrollTop / HEIGHT) - BESIDE), to = Math.min(lines_.length, from + Math.ceil(table.clientHeight / HEIGHT) + 2 * BESIDE);
+  const from = Math.max(0, Math.floor(table.scrollTop / HEIGHT) - BESIDE), to = Math.min(listing.length, from + Math.ceil(table.clientHeight / HEIGHT) + 2 * BESIDE);
   if (!anew && drawn === `${from} ${to}`) return;
   drawn = `${from} ${to}`;
   const names = ["run", ...columns()], wide = names.length + 1, focused = body.contains(document.activeElement);
   const space = count => make("tr", {className: "space", ariaHidden: "true"}, make("td", {colSpan: wide, style: `height: ${count * HEIGHT}px`}));
-  body.replaceChildren(space(from), ...lines_.slice(from, to).map((line, at) => {
+  body.replaceChildren(space(from), ...listing.slice(from, to).map((line, at) => {
     const row = line.some ? group_line(line, wide) : run_line(line, names);
     row.ariaRowIndex = from + at + 1;
     row.id = `line${from + at}`;
     row.classList.toggle("cursor", from + at === cursor);
     row.addEventListener("click", () => { cursor = from + at; mark(); });
     return row;
-  }), space(lines_.length - to));
+  }), space(listing.length - to));
   if (focused) table.focus({preventScroll: true});
   table.setAttribute("aria-activedescendant", `line${cursor}`);
 }
@@ -308,7 +308,6 @@ function figure(at, chart) {
   return found;
 }
 
-let charted = "";  // what the charts show
 const load_charts = latest(async () => {
   let found = [], told = "";
   try {
@@ -444,6 +443,7 @@ function show_view() {
 
 $("filter").addEventListener("submit", event => { event.preventDefault(); change({where: $("where").value.trim()}); });
 $("where").addEventListener("search", () => change({where: $("where").value.trim()}));
+$("path").querySelector("a").addEventListener("click", event => { event.preventDefault(); change({in: "", where: ""}, true); });
 $("group").addEventListener("change", event => change({group: event.target.value}));
 $("another").addEventListener("change", event => {
   const name = event.target.value.trim();
@@ -464,7 +464,7 @@ table.addEventListener("scroll", () => requestAnimationFrame(() => rows_in_view(
 new ResizeObserver(() => rows_in_view()).observe(table);
 
 function go(to) {
-  cursor = Math.max(0, Math.min(lines_.length - 1, to));
+  cursor = Math.max(0, Math.min(listing.length - 1, to));
   const top = cursor * HEIGHT, room = table.clientHeight - 2 * HEIGHT;
   if (top < table.scrollTop) table.scrollTop = top;
   if (top > table.scrollTop + room) table.scrollTop = top - room;
@@ -483,10 +483,10 @@ addEventListener("keydown", event => {
     table.focus({preventScroll: true});
     return;
   }
-  const line = lines_[cursor], page = Math.floor(table.clientHeight / HEIGHT) - 2, act = {
+  const line = listing[cursor], page = Math.floor(table.clientHeight / HEIGHT) - 2, act = {
     "/": () => $("where").focus(), u: () => $("untick").click(), s: () => { if (!$("beside").disabled) $("beside").click(); },
     ...(document.activeElement === table ? {
-      ArrowDown: () => go(cursor + 1), ArrowUp: () => go(cursor - 1), PageDown: () => go(cursor + page), PageUp: () => go(cursor - page), Home: () => go(0), End: () => go(lines_.length - 1),
+      ArrowDown: () => go(cursor + 1), ArrowUp: () => go(cursor - 1), PageDown: () => go(cursor + page), PageUp: () => go(cursor - page), Home: () => go(0), End: () => go(listing.length - 1),
       " ": () => line && (line.some ? fold(line.label) : tick(line)), Enter: () => line && (line.some ? fold(line.label) : change({run: line.folder}, true)),
       t: () => { if (line && !line.some && line.trials !== null) change({in: line.folder, run: "", where: ""}, true); },
     } : {}),
