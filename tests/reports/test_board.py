@@ -596,6 +596,14 @@ def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
         page.wait_for_selector("#slices0 .main-svg >> nth=0")
         labels = page.evaluate("document.querySelector('#slices0 .chart').layout.xaxis.title.text")
         assert labels == "model.hidden_sizes"
+        page.select_option("#chart", "parallel")
+        page.wait_for_selector("#parallel0 .main-svg >> nth=0")
+        axes = page.evaluate(
+            "document.querySelector('#parallel0 .chart').layout.annotations.map(each => each.text)"
+        )
+        assert [text for text in axes if text.startswith("<b>")] == [
+            "<b>lr</b>", "<b>hidden_sizes</b>", "<b>val/loss</b>"
+        ]  # fmt: skip
         page.wait_for_selector("#compared table")
         page.wait_for_selector("#run h2")
         assert page.inner_text("#run h2").endswith(f"({FIRST})")
@@ -622,6 +630,28 @@ def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
         until(page, "told.innerText === '6 trials'")
         page.go_back()
         until(page, "told.innerText === '11 runs and sweeps'")
+
+
+@pytest.mark.slow
+def test_only_rows_in_view_are_in_the_page(place: Path, finished: Run, browser: Browser) -> None:
+    runs = [*fake_runs(Path("many"), finished, 300, seed=1)]
+    with served(Path("many")) as server, opened(browser, server.url) as page:
+        assert rows_shown(page)[0] == os.fspath(runs[-1].folder)
+        assert page.inner_text("#told") == "300 runs and sweeps"
+        assert page.locator("#table tbody tr").count() < 80
+        page.focus("#table")
+        for key, shown in (("End", runs[0]), ("Home", runs[-1]), ("PageDown", None)):
+            page.keyboard.press(key)
+            page.wait_for_selector("#table tr.cursor")
+            if shown is not None:
+                name = read_labels(shown.folder).name or os.fspath(shown.folder)
+                until(page, f"document.querySelector('tr.cursor a')?.innerText === '{name}'")
+        inside = page.evaluate(
+            "() => { const row = document.querySelector('tr.cursor').getBoundingClientRect(), "
+            "all = table.getBoundingClientRect(); "
+            "return row.top >= all.top && row.bottom <= all.bottom; }"
+        )
+        assert inside
 
 
 @pytest.mark.slow
