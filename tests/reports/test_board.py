@@ -755,6 +755,7 @@ def test_a_wrong_condition_and_labels_in_the_page(server: Server, browser: Brows
     page.goto(f"{server.url}/#where=bst%3E1")
     until(page, "!fault.hidden")
     assert page.inner_text("#fault").endswith("bst>1: unknown key; did you mean best?")
+    assert page.inner_text("#told") == ""
     page.fill("#where", "best>1%")
     page.keyboard.press("Enter")
     until(page, "fault.hidden")

@@ -102,6 +102,7 @@ const load_rows = latest(async () => {
     if (error.told) {
       $("fault").textContent = error.message;
       $("fault").hidden = false;
+      if (!order.length) $("told").textContent = "";
     }
     plan();
     throw error;
