@@ -19,6 +19,8 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
 from kindling.records.folder import Run
@@ -30,6 +32,7 @@ from kindling.system.page_server import ADDRESS
 from tests.helpers.browser import opened
 from tests.helpers.commands import ROOT
 from tests.helpers.fakes import fake_run, fake_runs, fake_sweep
+from tests.helpers.mutations import MUTATIONS, Mutation, examples, mutated
 
 EVIL = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"\r\n&"
 FIRST, SECOND = "runs/2026-03-01/00-00-00", "runs/2026-03-01/00-01-00"
@@ -436,6 +439,33 @@ def test_logs_and_pictures_behind_links_are_not_shown(server: Server, tmp_path: 
         found = get(server, "/run", ("folder", folder))
         assert found["pictures"] == []
         assert "secret" not in json.dumps(found)
+
+
+@pytest.mark.slow
+@given(mutations=MUTATIONS, at=st.integers(0, 10**6))
+@examples(2_000)
+def test_mutated_files(mutations: Mutation, at: int, server: Server) -> None:
+    """Whatever lies in the folders, each question gets an answer or a fault; other rows stay."""
+    files = sorted(path for path in Path().rglob("*") if path.is_file())
+    file = files[at % len(files)]
+    content = file.read_bytes()
+    file.write_bytes(mutated(content, mutations))
+    try:
+        server.board._tables.clear()
+        rows = get(server, "/rows", ("sort", "best"), ("key", "model.dropout"))["rows"]
+        assert len(rows) >= 10
+        own = next(r["folder"] for r in rows if file.is_relative_to(r["folder"]))
+        for path, pairs in (
+            ("/rows", [("in", SWEEP)]), ("/curves", of_runs(own, SECOND)), ("/run", of_runs(own)),
+            ("/chart", [("key", "optimizer.lr"), ("key", "seed")]), ("/report", of_runs(own)),
+            ("/chart", [("key", "seed"), ("metric", "val/loss"), ("in", SWEEP)]),
+            ("/compare", of_runs(own, SECOND)), ("/run", of_runs(f"{SWEEP}/0")),
+        ):  # fmt: skip
+            status, _, found = ask(server, "GET", f"{path}?{urlencode(pairs)}")
+            assert status in (200, 400, 404), found
+            assert isinstance(found, bytes) or not re.search("NaN|Infinity", json.dumps(found))
+    finally:
+        file.write_bytes(content)
 
 
 def test_a_folder_that_is_no_board(tmp_path: Path) -> None:
