@@ -117,6 +117,8 @@ def test_labels_and_removal(command: Command, named: Path) -> None:
     assert done.stdout.endswith(": name old, tags x\n")
     again = command("src.runs", "label", "old", "--tag", "x", "--untag", "small")
     assert again.stdout.endswith(": name old, tags x; it had no tag small\n")
+    noted = command("src.runs", "label", "old", "--note", "a note")
+    assert noted.stdout.endswith(": name old, tags x, note a note\n")
     asked = command("src.runs", "rm", "old", "rates")
     assert asked.returncode == 2
     assert "type --yes" in asked.stderr

@@ -276,6 +276,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "serves until it is stopped; tests/reports/test_live.py opens the page",
         has_right_arguments,
     ),
+    r"python -m src\.board": (
+        "serves until it is stopped; tests/reports/test_board.py opens the page",
+        has_right_arguments,
+    ),
     r"python -m src\.train.* logger=(mlflow|wandb|\[)": (
         "slow imports; tests/training/test_loggers.py runs them",
         has_right_overrides,

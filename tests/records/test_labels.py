@@ -70,6 +70,29 @@ def test_wrong_labels(change: dict[str, Any], told: str, tmp_path: Path) -> None
     assert not (tmp_path / FILE).exists()
 
 
+def test_a_note(tmp_path: Path) -> None:
+    """Any text. It stays when other labels change."""
+    ended(tmp_path, 0.5, "name=first")
+    note = "two\nlines, 'quotes' and \x1b[31m"
+    write_labels(tmp_path, note=note)
+    write_labels(tmp_path, add=("a",))
+    assert read_labels(tmp_path) == Labels(name="first", tags=["a"], note=note)
+    assert str(read_labels(tmp_path)).endswith(
+        "tags a, note two\N{REPLACEMENT CHARACTER}lines, 'quotes' and \N{REPLACEMENT CHARACTER}[31m"
+    )
+    write_labels(tmp_path, note="x" * 2000)
+    with pytest.raises(InputError, match="at most 2000 characters"):
+        write_labels(tmp_path, note="x" * 2001)
+    write_labels(
+        tmp_path,
+        note="\N{GRINNING FACE}" * 2000,
+        add=tuple("x" * 62 + f"{n:02}" for n in range(31)),
+    )
+    assert len(read_labels(tmp_path).tags) == 32
+    write_labels(tmp_path, note="")
+    assert "note" not in (tmp_path / FILE).read_text()
+
+
 def test_only_runs_and_sweeps_are_labelled(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is neither a run nor a sweep"):
         write_labels(tmp_path, name="x")

@@ -354,3 +354,30 @@ def test_labels_of_a_later_command_count(several: list[str]) -> None:
     write_labels(Path("runs/2026-01-02/10-00-00.0"), name="new", add=("best",))
     assert names(conditions=["tag=best"]) == ["new"]
     assert time.localtime(entries()[-1].began).tm_year == 2026
+
+
+def test_metrics_of_the_best_epoch(several: list[str]) -> None:
+    """They are conditions and keys to sort by, and those of a sweep are of its best trial."""
+    run = Run(Path("runs/2026-01-02/10-00-01.0"))
+    best = {"epoch": 1, "val/acc": 0.9, "val/loss": 0.4, "train/acc": 0.95}
+    run.write_result({**run.result, "best": best})
+    assert names(conditions=["val/loss<0.5"], key="val/loss") == ["fourth", "second"]
+    assert names(conditions=["train/acc>94"]) == names(conditions=["train/acc>94%"]) == ["second"]
+    assert names(conditions=["val/acc=90%"]) == ["second"]
+    assert names(conditions=["val/f1>0"], key="val/f1") == []
+    with pytest.raises(InputError, match="--where val/los<1: unknown key; did you mean val/loss"):
+        names(conditions=["val/los<1"])
+    sweep = multirun("sweeps/a", "optimizer.lr=0.1,0.2")
+    for trial, (value, loss) in enumerate(((0.7, 0.8), (0.8, 0.6))):
+        made = ended(sweep / str(trial), value, f"optimizer.lr=0.{trial + 1}")
+        made.write_result({**made.result, "best": {"val/acc": value, "val/loss": loss}})
+    entry = read_entry(sweep)
+    assert entry.metrics == {"val/acc": 0.8, "val/loss": 0.6}
+    assert entry.chosen == {**entry.chosen, "optimizer.lr": "0.2"}
+
+
+def test_a_note_is_a_field(several: list[str]) -> None:
+    write_labels(Path("runs/2026-01-02/10-00-01.0"), note="for the talk")
+    assert names(conditions=["note=for the talk"]) == ["second"]
+    found = json.loads(listed([], [], "began", 9, as_json=True))
+    assert [entry["note"] for entry in found] == [None, None, "for the talk", None]

@@ -5,7 +5,7 @@ python -m src.runs FOLDER ... --json                 for other programs
 python -m src.runs --where status=finished 'best>97%' tag=wide optimizer.lr=0.1
 python -m src.runs --sort best --limit 10
 python -m src.runs compare RUN RUN ...               settings, metrics, environment and weights
-python -m src.runs label FOLDER --name NAME --tag TAG
+python -m src.runs label FOLDER --name NAME --tag TAG --note TEXT
 python -m src.runs rm FOLDER ...                     asks first
 python -m src.runs clean                             failed and empty ones; asks first
 
@@ -53,11 +53,12 @@ def main() -> None:
     comparing.value(
         "runs", "RUN", "two or more", nargs="+", type=finder(MODEL), completer=typed_folders
     )
-    labelling = command("label", "change the name and the tags")
+    labelling = command("label", "change the name, the tags and the note")
     labelling.value("folder", "FOLDER", "a run or a sweep", type=finder(), completer=typed_folders)
     labelling.value("--name", "NAME", 'stands in place of the folder; "" removes it')
     labelling.value("--tag", "TAG", "add tags", nargs="+", default=[])
     labelling.value("--untag", "TAG", "remove tags", nargs="+", default=[])
+    labelling.value("--note", "TEXT", 'any text of up to 2,000 characters; "" removes it')
     removing = command("rm", "remove runs and sweeps")
     # The beginning of a name may be a typing mistake, and a removal is for ever.
     removing.value(
@@ -91,7 +92,9 @@ def main() -> None:
         print(side_by_side(arguments.runs))
     elif arguments.command == "label":
         absent = {*arguments.untag} - {*read_labels(arguments.folder).tags}
-        labels = write_labels(arguments.folder, arguments.name, arguments.tag, arguments.untag)
+        labels = write_labels(
+            arguments.folder, arguments.name, arguments.tag, arguments.untag, arguments.note
+        )
         remark = f"; it had no tag {', '.join(sorted(absent))}" if absent else ""
         print(f"{arguments.folder}: {labels}{remark}")
     else:

@@ -1,4 +1,4 @@
-"""The name and the tags of a run or a whole sweep.
+"""The name, the tags and the note of a run or a whole sweep.
 
 The configuration has those that were typed at the start. `write_labels` changes them later, by a
 file in the folder. A sweep has the labels of its first trial. Nothing here imports torch.
@@ -7,11 +7,13 @@ file in the folder. A sweep has the labels of its first trial. Nothing here impo
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from kindling.config.schema import Label, Tags
 from kindling.config.section import Section
+from kindling.config.written import printable
 from kindling.records.folder import Run, configured, is_sweep, read_json
 from kindling.records.outcome import UNKNOWN
 from kindling.system.errors import InputError, parsing
@@ -26,9 +28,11 @@ LABELLED = re.compile(rb"^(name: (?!null\r?$)|tags:(?! \[\]\r?$))", re.MULTILINE
 class Labels(Section):
     name: Label | None = None
     tags: Tags = Field(default=[])
+    note: Annotated[str, Field(max_length=2000)] | None = None  # any text
 
     def __str__(self) -> str:
-        return f"name {self.name or UNKNOWN}, tags {', '.join(self.tags) or UNKNOWN}"
+        note = f", note {printable(self.note)}" if self.note else ""
+        return f"name {self.name or UNKNOWN}, tags {', '.join(self.tags) or UNKNOWN}{note}"
 
 
 NONE = Labels()
@@ -49,12 +53,16 @@ def read_labels(folder: Path) -> Labels:
 
 
 def write_labels(
-    folder: Path, name: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()
+    folder: Path,
+    name: str | None = None,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    note: str | None = None,
 ) -> Labels:
-    """The labels with a new name, and with tags added and removed. The name "" removes the name,
-    and None keeps it. A removed tag that the folder does not have changes nothing. Raises
-    InputError for a name or a tag that is not allowed, and for a folder that is neither a run nor
-    a sweep."""
+    """The labels with a new name and note, and with tags added and removed. The text "" removes a
+    name or a note, and None keeps it. A removed tag that the folder does not have changes nothing.
+    Raises InputError for a name, a tag or a note that is not allowed, and for a folder that is
+    neither a run nor a sweep."""
     if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
         raise InputError(f"{folder}: is neither a run nor a sweep")
     labels = read_labels(folder)
@@ -63,6 +71,7 @@ def write_labels(
         new = Labels(
             name=labels.name if name is None else name or None,
             tags=list(dict.fromkeys([*kept, *add])),
+            note=labels.note if note is None else note or None,
         )
-    write_durably(folder / FILE, f"{new.model_dump_json()}\n")
+    write_durably(folder / FILE, f"{new.model_dump_json(exclude_none=True)}\n")
     return new

@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tabulate import MIN_PADDING
 
 from kindling.config.faults import did_you_mean, known_keys
-from kindling.config.measures import is_fraction, sort_key
+from kindling.config.measures import is_fraction, monitors, sort_key
 from kindling.config.schema import GROUPS, UNTRAINED
 from kindling.config.written import printable
 from kindling.records.confirm_record import read_record
-from kindling.records.folder import configured, runs_of
+from kindling.records.folder import ALWAYS, configured, runs_of
 from kindling.records.labels import NONE, Labels, read_labels
 from kindling.records.lookup import (
     BASES,
@@ -58,8 +59,8 @@ from kindling.system.files import read_yaml
 from kindling.system.terminal import progress
 from kindling.system.units import size
 
-FIELDS = ("folder", "name", "tag", "kind", "data", "status", "began", "best", "test", "seconds",
-          "trials")  # fmt: skip
+FIELDS = ("folder", "name", "tag", "note", "kind", "data", "status", "began", "best", "test",
+          "seconds", "trials")  # fmt: skip
 EXPENDABLE = ("began", "size", "kind", "tags", "data", "test")  # columns, in a narrow terminal
 LEAST_SETTINGS = 24  # characters, while there are expendable columns
 SHORTEST_SETTINGS = 10  # characters
@@ -91,20 +92,22 @@ def listed(
 
 @dataclass(frozen=True)
 class Entry:
-    """A run or a whole sweep. `best` and `test` of a sweep are those of its best trial; if trials
-    differ in seeds and folds alone, the means of the best setting."""
+    """A run or a whole sweep. `best`, `test` and `metrics` of a sweep are those of its best trial;
+    if trials differ in seeds and folds alone, the means of the best setting."""
 
     folder: Path
     kind: Kind
     began: float  # seconds since 1970
     labels: Labels = NONE
     typed: Mapping[str, str] = field(default_factory=dict)  # the settings of its command line
+    chosen: Mapping[str, str] = field(default_factory=dict)  # the settings that `best` is of
     status: str = "damaged"
     data: str = ""
     monitor: str = "val/acc"
     best: float | None = None  # of the monitored metric
     score: str = "acc"  # of the task
     test: float | None = None  # the score in the test
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the epoch of `best`
     seconds: float | None = None  # of training and test; of a sweep, of all trials
     trials: int | None = None  # of a sweep: how many have begun
     fault: str = ""  # why the folder cannot be read
@@ -118,13 +121,15 @@ class Entry:
     def rank(self) -> float:
         return sort_key(self.monitor, self.best)
 
-    @property
+    @cached_property
     def config(self) -> dict[str, str]:
         """The full configuration, with the settings as they were typed; of a sweep, that of its
         first trial, except for these. Nothing of a damaged run."""
         run = None if self.fault else configured(self.folder)
         with suppress(InputError):
-            return {**(read_settings(run) if run else {}), **self.typed}
+            pairs = (read_settings(run) if run else {}) | dict(self.typed)
+            # Of many runs, most have the same keys and values.
+            return {sys.intern(key): sys.intern(value) for key, value in pairs.items()}
         return {}
 
 
@@ -138,9 +143,10 @@ def entries(paths: Sequence[Path] | None = None) -> list[Entry]:
 
 
 def read_entry(folder: Path) -> Entry:
-    """Of a folder that is a run or a sweep. A damaged one has `fault`."""
+    """Of a run or a sweep. A damaged one has `fault`. Raises InputError for any other folder."""
     kind = kind_of(folder)
-    assert kind is not None
+    if kind is None:  # perhaps it has just been removed
+        raise InputError(f"{folder}: is neither a run nor a sweep")
     entry = Entry(folder, kind, began(folder))
     try:
         return _with_outcomes(replace(entry, labels=read_labels(folder)))
@@ -158,22 +164,40 @@ def _with_outcomes(entry: Entry) -> Entry:
             status = "running"
     best = min(outcomes, key=lambda outcome: outcome.rank, default=None)
     _, groups = replicates(outcomes, differing([outcome.settings for outcome in outcomes]))
-    top = groups[0].trials if groups else filter(None, [best])
+    top = [*groups[0].trials] if groups else [*filter(None, [best])]
     score = best.score if best else "acc"
     known = [(trial.value, trial.metric(f"test/{score}")) for trial in top]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     return replace(
         entry,
         typed=_typed(entry, outcomes),
+        chosen=dict(set.intersection(*({*trial.overrides.items()} for trial in top)))
+        if top
+        else {},
         status=status,
         data=best.data if best else "",
         monitor=best.monitor if best else "val/acc",
         score=score,
         best=_mean(value for value, _ in known),
         test=_mean(tested for _, tested in known),
+        metrics=_metrics(top),
         seconds=sum(seconds) if seconds else None,
         trials=None if entry.kind in TRAINED else len(outcomes),
     )
+
+
+def _in_common(trials: Sequence[Outcome]) -> dict[str, str]:
+    """The settings that all of the trials have."""
+    first, *others = [trial.overrides for trial in trials] or [{}]
+    return {k: own for k, own in first.items() if all(each.get(k) == own for each in others)}
+
+
+def _metrics(trials: Sequence[Outcome]) -> dict[str, float]:
+    """The mean of each metric of the validation and of the training."""
+    rows = (trial.result.get("best") or next(iter(trial.history), {}) for trial in trials)
+    names = sorted({name for row in rows for name in row} - {*ALWAYS})
+    means = {name: _mean(trial.metric(name) for trial in trials) for name in names}
+    return {sys.intern(name): mean for name, mean in means.items() if mean is not None}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -243,7 +267,8 @@ def _typed(entry: Entry, outcomes: Sequence[Outcome]) -> Mapping[str, str]:
 
 def select(found: Iterable[Entry], conditions: Sequence[str]) -> Iterator[Entry]:
     """The entries that meet all conditions: KEY, a comparison and a value, where KEY is one of
-    FIELDS or a key of the configuration. Raises InputError for any other text."""
+    FIELDS, a metric such as val/loss, or a key of the configuration. Raises InputError for any
+    other text."""
     found = [*found]
     tests = [_condition(text, found) for text in conditions]
     return (entry for entry in found if all(test(entry) for test in tests))
@@ -252,8 +277,9 @@ def select(found: Iterable[Entry], conditions: Sequence[str]) -> Iterator[Entry]
 def _unknown(key: str, found: Iterable[Entry]) -> str | None:
     """The fault of a key that no run can have, or None. Runs of an older version may have keys of
     their own."""
-    known = {*FIELDS, *GROUPS, *known_keys(), *(f"{group}.name" for group in GROUPS)}
-    if key in known or any(key in entry.typed for entry in found):
+    groups = (f"{group}.name" for group in GROUPS)
+    known = {*FIELDS, *GROUPS, *known_keys(), *groups, *monitors()}
+    if key in known or any(key in entry.typed or key in entry.metrics for entry in found):
         return None
     others = f"; type one of {', '.join(FIELDS)}, or a key such as optimizer.lr"
     return f"unknown key{did_you_mean(key, [*FIELDS, *sorted(known)]) or others}"
@@ -277,7 +303,7 @@ def _condition(text: str, found: Sequence[Entry]) -> Callable[[Entry], bool]:
     def test(entry: Entry) -> bool:
         if ordered and key == "began":  # DATE or DATE TIME, whose texts sort by time
             return compare(_when(entry.began)[: len(wanted)], wanted)
-        values, asked = _values(entry, key), _in_units_of(entry, key, wanted, number)
+        values, asked = values_of(entry, key), _in_units_of(entry, key, wanted, number)
         found = any(compare(_number(value), asked) for value in values)
         return found if ordered else (found or wanted in values) == (sign == "=")
 
@@ -288,12 +314,13 @@ def _in_units_of(entry: Entry, key: str, wanted: str, number: float) -> float:
     """The number to compare a metric of the entry with: of a fraction, 97 means 97%. Percent are
     not compared with a loss; then the number is NaN."""
     percent = wanted.endswith("%")
-    if key == "test" or (key == "best" and is_fraction(entry.monitor)):
+    metric = entry.monitor if key == "best" else key
+    if key == "test" or ((key == "best" or key in entry.metrics) and is_fraction(metric)):
         return number / 100 if number > 1 and not percent else number
     return math.nan if key == "best" and percent else number
 
 
-def _values(entry: Entry, key: str) -> Sequence[str]:
+def values_of(entry: Entry, key: str) -> Sequence[str]:
     """What a condition compares: all tags, the whole status and its first word, and the one text of
     any other key. A group such as model stands for model.name."""
     found: Sequence[object]
@@ -302,9 +329,12 @@ def _values(entry: Entry, key: str) -> Sequence[str]:
     elif key == "status":
         found = [entry.status, entry.status.partition(",")[0]]
     elif key in FIELDS:
-        own = {"name": entry.labels.name, "began": _when(entry.began)}
+        labels = entry.labels
+        own = {"name": labels.name, "note": labels.note, "began": _when(entry.began)}
         found = [own[key] if key in own else getattr(entry, key)]
-    else:
+    elif key in entry.metrics or key in entry.typed:
+        found = [entry.metrics.get(key, entry.typed.get(key))]
+    else:  # to read a configuration takes a millisecond
         config = entry.config
         found = [config.get(key, config.get(f"{key}.name"))]
     return [str(value) for value in found if value is not None]
@@ -329,7 +359,7 @@ def sort(found: Sequence[Entry], key: str) -> list[Entry]:
         return sorted(newest, key=lambda each: (each.best is None, *each.group, each.rank))
 
     def order(entry: Entry) -> tuple[float, str]:
-        text = next(iter(_values(entry, key)), "")
+        text = next(iter(values_of(entry, key)), "")
         number = _number(text)
         return (math.inf, text) if math.isnan(number) else (number, "")
 
@@ -463,6 +493,7 @@ def _json_values(entry: Entry) -> dict[str, Any]:
         "kind": entry.kind,
         "name": entry.labels.name,
         "tags": entry.labels.tags,
+        "note": entry.labels.note,
         "began": datetime.fromtimestamp(entry.began).isoformat(),
         "status": entry.status,
         "data": entry.data or None,

@@ -58,7 +58,8 @@ def kind_of(folder: Path) -> Kind | None:
     if not (run.config_file.exists() or run.started):
         return None
     with suppress(InputError):
-        if "committee" in run.result:
+        # A committee was not trained, so only of few runs the result must be read.
+        if not run.history_file.exists() and "committee" in run.result:
             return "committee"
     return "run"
 

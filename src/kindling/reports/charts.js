@@ -13,6 +13,7 @@ const LEVELS = [  // of an effect, as charts.py orders them
   ["best setting", {mode: "lines+markers"}], ["best quarter of the settings", {mode: "lines", line: {dash: "dash", width: 1.2}}],
   ["median setting", {mode: "lines", line: {dash: "dot", width: 1.2}}],
 ];
+const SMOOTHING = [["", "none"], ["0.5", "weak"], ["0.8", "medium"], ["0.95", "strong"]];  // of the mean before, in each value
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
 const BELOW = {orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom"};
@@ -27,7 +28,10 @@ const plain = text => escaped(clip(text));
 const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
 const known = values => values.filter(value => value !== null);
 const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
-const deviation = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1));
+function deviation(values) {
+  const middle = mean(values);
+  return values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
+}
 const quantile = (sorted, share) => sorted[Math.round(share * (sorted.length - 1))];
 const ascending = values => [...values].sort((a, b) => a - b);
 
@@ -130,19 +134,35 @@ function legendRows(traces, width) {
 
 // --- charts: each returns traces and a layout for a width in pixels --------------------------------
 
-function lines(data, means) {
-  const single = (trial, at = data.trials.indexOf(trial)) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)});
-  if (!means) return data.trials.map(single);
+// An exponential mean of the values so far. Values before the first epoch stay, and count for nothing.
+function smoothed(values, epochs, weight) {
+  let sum = 0, all = 0;
+  return values.map((value, step) => {
+    if (value === null || epochs[step] < 1) return value;
+    sum = weight * sum + (1 - weight) * value;
+    all = weight * all + 1 - weight;
+    return sum / all;
+  });
+}
+
+function lines(data, {means, over, smooth}) {
+  const along = data.over?.indexOf(over) ?? -1;  // instead of epochs
+  const trials = data.trials.map(trial => ({
+    ...trial, x: along < 0 ? trial.epochs : trial.over[along], curves: smooth ? trial.curves.map(curve => smoothed(curve, trial.epochs, Number(smooth))) : trial.curves,
+  }));
+  const single = (trial, at = trials.indexOf(trial)) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)});
+  if (!means) return trials.map(single);
   const groups = [];  // a run that repeats another one is in no group
-  for (const trial of data.trials) if (trial.group !== null) (groups[trial.group] ??= []).push(trial);
+  for (const trial of trials) if (trial.group !== null) (groups[trial.group] ??= []).push(trial);
   const found = groups.map(group => {
     if (group.length === 1) return single(group[0]);
     const epochs = group.reduce((most, trial) => trial.epochs.length > most.length ? trial.epochs : most, []);
     const at = (curve, step) => known(group.map(trial => trial.curves[curve][step] ?? null));
+    const x = along < 0 ? epochs : epochs.map((_, step) => mean(known(group.map(trial => trial.x[step] ?? null))));
     const each = make => group[0].curves.map((_, curve) => epochs.map((_, step) => make(at(curve, step))));
     return {
-      at: data.trials.indexOf(group[0]), name: `mean of ${group.length} ${data.noun}s`, texts: settings(data, group[0], key => !key.repeated),
-      value: mean(known(group.map(trial => trial.value))), epochs, curves: each(mean), deviations: each(deviation),
+      at: trials.indexOf(group[0]), name: `mean of ${group.length} ${data.noun}s`, texts: settings(data, group[0], key => !key.repeated),
+      value: mean(known(group.map(trial => trial.value))), epochs, x, curves: each(mean), deviations: each(deviation),
     };
   });
   const sign = data.monitor.higher ? -1 : 1, rank = line => line.value === null ? Infinity : sign * line.value;
@@ -150,7 +170,7 @@ function lines(data, means) {
 }
 
 function curves(data, state, width) {
-  const all = lines(data, state.means), key = data.keys.find(each => each.name === state.key);
+  const all = lines(data, state), key = data.keys.find(each => each.name === state.key);
   const few = all.length <= FEW, separate = few && !key, labels = key ? key.labels : separate ? all.map(line => line.name) : [""];
   const shades = key || separate ? palette(labels, key && key.numbers) : [colour("faint")], classOf = line => key ? key.of[line.at] : separate ? all.indexOf(line) : 0;
   const columns = width < 640 ? 1 : data.quantities.length, traces = [];
@@ -164,7 +184,7 @@ function curves(data, state, width) {
       for (const line of some) {
         line.epochs.forEach((epoch, step) => {
           const value = line.curves[2 * panel + split][step], spread = line.deviations ? ` ± ${shown(line.deviations[2 * panel][step], quantity.fraction)}` : "";
-          trace.x.push(epoch); trace.y.push(place(value)); trace.customdata.push(all.indexOf(line));
+          trace.x.push(line.x[step]); trace.y.push(place(value)); trace.customdata.push(all.indexOf(line));
           trace.hovertext.push(rows(line.name, line.texts, `epoch ${epoch}${split ? ", training" : ""}: <b>${shown(value, quantity.fraction)}${split ? "" : spread}</b>`));
         });
         for (const column of Object.values(trace)) column.push(null);
@@ -176,7 +196,7 @@ function curves(data, state, width) {
       line.epochs.forEach((epoch, step) => {
         const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
         if (middle === null || place(middle - off) === null) return;
-        epochs.push(epoch); up.push(place(middle + off)); down.push(place(middle - off));
+        epochs.push(line.x[step]); up.push(place(middle + off)); down.push(place(middle - off));
       });
       traces.push({...common, x: [...epochs, ...epochs.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2), hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false});
     });
@@ -202,9 +222,9 @@ function curves(data, state, width) {
       ...(logit ? {tickvals: ticks.map(place), ticktext: ticks.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
     });
   });
-  const last = Math.max(...all.map(line => line.epochs.at(-1) ?? 0));
+  const last = Math.max(...all.map(line => line.x.at(-1) ?? 0)), first = state.over ? 0 : 1;
   const [axes, height] = panels(data.quantities.length, columns, width < 640 ? 240 : 320, 0.09, panel => ({
-    x: {title: {text: "epoch"}, ...(last > 1 ? {range: [1 - 0.03 * last, 1.03 * last]} : {}), ...(last < 8 ? {dtick: 1} : {})},
+    x: {title: {text: state.over || "epoch"}, ...(last > first ? {range: [first - 0.03 * last, 1.03 * last]} : {}), ...(last < 8 && !state.over ? {dtick: 1} : {})},
     y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dashed)" : ""),
   }));
   const legendHeight = all.length > 1 ? legendRows(traces, width) + 25 : 0;
@@ -417,6 +437,10 @@ function controls(data, state, changed) {
   const over = repeated.map(key => key.name.split(".").at(-1) + "s").join(" and ");
   if (several) select("lines", [["", `each ${data.noun}`], ["means", `mean ± deviation over ${over}`]], state.means ? "means" : "", value => { state.means = value !== ""; });
   select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
+  if (data.over) {
+    select("over", [["", "epoch"], ...data.over.map(name => [name, name])], state.over, value => { state.over = value; });
+    select("smoothing", SMOOTHING, state.smooth, value => { state.smooth = value; });
+  }
   return bar;
 }
 
@@ -434,10 +458,12 @@ const CHARTS = {curves, slices, history, parallel, heat, intervals};
 const redraws = new Map();  // of each figure with a chart: a function
 
 function show(figure) {
-  const read = () => JSON.parse(document.getElementById(figure.dataset.source).textContent);
-  const chart = document.createElement("div"), state = {scale: "linear", means: null, key: null};
+  const read = () => figure.chartData ?? JSON.parse(document.getElementById(figure.dataset.source).textContent);
+  // A page may set and read the data and the controls of a figure.
+  const chart = document.createElement("div"), state = figure.chartState = {scale: "linear", means: null, key: null, over: "", smooth: "", ...figure.chartState};
   let data = read(), bar = null, drawn = {};  // the last state, and the range of each axis before a zoom
   const draw = () => {
+    if (!chart.clientWidth) return;  // a hidden figure is drawn when it is shown
     const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth), before = drawn, uirevision = JSON.stringify(state);
     drawn = {uirevision};
     for (const [name, part] of Object.entries(plan)) if (part?.range) {  // Plotly keeps a zoom while the range stays

@@ -63,10 +63,13 @@ def library_source() -> bytes | None:
         return None
 
 
-def chart_data(part: Part, entries: Sequence[Reported], keys: Sequence[str]) -> dict[str, Any]:
+def chart_data(
+    part: Part, entries: Sequence[Reported], keys: Sequence[str], over: Sequence[str] = ()
+) -> dict[str, Any]:
     """The content of the charts of a part, as primitives without NaN. `keys` are those in which the
     entries differ, the most interesting first. Of very many runs and epochs, some are left out,
-    evenly by rank and by number."""
+    evenly by rank and by number. `over`: other columns of a history than the epoch, over which
+    curves may be drawn."""
     ranked = sorted(entries, key=lambda entry: entry.rank)
     shown = [*ranked[:3], *spread(ranked[3:], MOST_SHOWN)]
     monitor, drawn = ranked[0].monitor, quantities(ranked)
@@ -77,6 +80,7 @@ def chart_data(part: Part, entries: Sequence[Reported], keys: Sequence[str]) -> 
     trials = []
     for entry in shown:
         rows = spread(entry.history, epochs)
+        along = [[row[name] for row in rows] for name in over]
         setting, everything = (tuple(map(entry.setting, of)) for of in (others, keys))
         repeats = everything in seen  # a second run of a seed tells nothing about other seeds
         seen.add(everything)
@@ -87,6 +91,7 @@ def chart_data(part: Part, entries: Sequence[Reported], keys: Sequence[str]) -> 
                 "value": _rounded(entry.value),
                 "group": None if repeats else groups.setdefault(setting, len(groups)),
                 "epochs": [row["epoch"] for row in rows],
+                **({"over": [[*map(_rounded, of)] for of in along]} if along else {}),
                 "curves": [
                     [_rounded(row.get(f"{split}/{name}")) for row in rows]
                     for name in drawn
@@ -98,6 +103,7 @@ def chart_data(part: Part, entries: Sequence[Reported], keys: Sequence[str]) -> 
     known = [value for entry in shown if (value := _rounded(entry.value)) is not None]
     return {
         "noun": part.noun,
+        **({"over": over} if over else {}),
         "monitor": {
             "name": monitor,
             "fraction": is_fraction(monitor),

@@ -52,19 +52,7 @@ def write_report(
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder}: is not a folder, but pictures must go there; remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {
-        "mark": Markup(MARK),
-        "title": title_of(found),
-        "when": now(),
-        "skipped": found.skipped,
-        "sections": [
-            _section(name, part, folder, with_models=models)
-            for name, part in progress(found.parts.items(), "sections drawn")
-        ],
-        "environments": tables.environments(found.entries),
-        "pictures": folder.name,
-        **chart_content(),
-    }
+    content = page_content(found, folder, models=models) | {"pictures": folder.name}
     write_durably(page, render("page.html", content))
     if tell is not None:
         told = [section for section in content["sections"] if section["words"]]
@@ -74,6 +62,22 @@ def write_report(
             for sentence in section["words"]:
                 tell(str(sentence))
     return page
+
+
+def page_content(found: Collection, folder: Path, *, models: bool) -> dict[str, Any]:
+    """The content of page.html. Its pictures go into the folder."""
+    return {
+        "mark": Markup(MARK),
+        "title": title_of(found),
+        "when": now(),
+        "skipped": found.skipped,
+        "sections": [
+            _section(name, part, folder, with_models=models)
+            for name, part in progress(found.parts.items(), "sections drawn")
+        ],
+        "environments": tables.environments(found.entries),
+        **chart_content(),
+    }
 
 
 def now() -> str:

@@ -15,7 +15,7 @@ import socketserver
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -130,6 +130,11 @@ class PageHandler(BaseHTTPRequestHandler):
         if not self.server.origins.issuperset(origins):
             self.refuse(HTTPStatus.FORBIDDEN, "the server answers only its own page")
             return False
+        # As browsers tell it: a link elsewhere may lead here, but another page may not ask.
+        site, mode = (self.headers.get(f"Sec-Fetch-{name}") for name in ("Site", "Mode"))
+        if site not in (None, "none", "same-origin") and mode != "navigate":
+            self.refuse(HTTPStatus.FORBIDDEN, "the server answers only its own page")
+            return False
         return True
 
     def body(self, path: str, kind: str, limit: int, what: str) -> bytes | None:
@@ -154,17 +159,24 @@ class PageHandler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.send_json(status, {"error": reason})
 
-    def send_page(self, content: bytes) -> None:
-        self._send(HTTPStatus.OK, content, "text/html; charset=utf-8")
+    def send_page(self, content: bytes, policy: str | None = None) -> None:
+        """`policy`: the Content-Security-Policy of another page than that of the server."""
+        self._send(HTTPStatus.OK, content, "text/html; charset=utf-8", policy)
 
-    def send_json(self, status: HTTPStatus, content: dict[str, Any]) -> None:
+    def send_json(self, status: HTTPStatus, content: Mapping[str, Any]) -> None:
         self._send(status, json.dumps(content).encode(), "application/json")
 
-    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+    def send_bytes(self, content: bytes) -> None:
+        """Sends JSON that is made already."""
+        self._send(HTTPStatus.OK, content, "application/json")
+
+    def _send(
+        self, status: HTTPStatus, content: bytes, kind: str, policy: str | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in HEADERS.items():
             self.send_header(name, value)
-        self.send_header("Content-Security-Policy", self.server.policy)
+        self.send_header("Content-Security-Policy", policy or self.server.policy)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         if self.close_connection:

@@ -1,0 +1,887 @@
+"""The page over all runs and sweeps: what it answers, whom, and what a browser shows."""
+
+import http.client
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from playwright.sync_api import Browser, Page
+
+from kindling.records.folder import Run
+from kindling.records.labels import read_labels, write_labels
+from kindling.reports import board as serving
+from kindling.reports.board import Board, Server, serve_board
+from kindling.system.errors import InputError
+from kindling.system.page_server import ADDRESS
+from tests.helpers.browser import opened
+from tests.helpers.commands import ROOT
+from tests.helpers.fakes import fake_run, fake_runs, fake_sweep
+from tests.helpers.mutations import MUTATIONS, Mutation, examples, mutated
+
+EVIL = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"\r\n&"
+FIRST, SECOND = "runs/2026-03-01/00-00-00", "runs/2026-03-01/00-01-00"
+SWEEP = "sweeps/2026-03-02/10-00-00"
+
+
+@pytest.fixture
+def place(tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ten runs and a sweep of two rates and three seeds; the current folder."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert len([*fake_runs(Path(), finished, 10)]) == 10
+    fake_sweep(Path(SWEEP), finished, ("0.1", "0.3"))
+    return folder
+
+
+@contextmanager
+def served(*paths: Path) -> Iterator[Server]:
+    with Server(0, Board(paths or [Path()])) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def server(place: Path) -> Iterator[Server]:
+    with served() as found:
+        yield found
+
+
+def ask(
+    server: Server, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, Any, Any]:
+    """Sends exactly these headers, with `_` for `-`, and by default the right Host."""
+    connection = http.client.HTTPConnection(ADDRESS, server.server_port, timeout=60)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    for name, value in {"Host": f"{ADDRESS}:{server.server_port}", **headers}.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    content, kind = response.read(), response.headers["Content-Type"]
+    connection.close()
+    return response.status, response.headers, json.loads(content) if "json" in kind else content
+
+
+def get(server: Server, path: str, *pairs: tuple[str, str]) -> Any:
+    status, _, found = ask(server, "GET", f"{path}?{urlencode(pairs)}")
+    assert status == 200, found
+    return found
+
+
+def refused(server: Server, path: str, *pairs: tuple[str, str]) -> tuple[int, str]:
+    status, _, found = ask(server, "GET", f"{path}?{urlencode(pairs)}")
+    return status, found["error"]
+
+
+def post(server: Server, change: Any, **headers: str) -> tuple[int, Any]:
+    body = change if isinstance(change, bytes) else json.dumps(change).encode()
+    given = {"Content_Type": "application/json", "Content_Length": str(len(body)), **headers}
+    status, _, found = ask(server, "POST", "/label", body, **given)
+    return status, found
+
+
+def of_runs(*folders: str) -> list[tuple[str, str]]:
+    return [("folder", folder) for folder in folders]
+
+
+# --- what the server answers --------------------------------------------------------------------
+
+
+def test_rows_are_filtered_and_sorted(server: Server) -> None:
+    found = get(server, "/rows")
+    assert (found["total"], len(found["order"]), found["whole"]) == (11, 11, True)
+    folders = {row["number"]: row["folder"] for row in found["rows"]}
+    assert folders[found["order"][0]] == SWEEP  # the newest
+    some = get(server, "/rows", ("where", "kind=run best>50"), ("sort", "best"), ("since", "0"))
+    values = {row["number"]: row["best"] for row in some["rows"]}
+    ordered = [values[number] for number in some["order"]]
+    assert ordered == sorted((value for value in ordered), reverse=True)
+    assert len(ordered) == sum(v > 0.5 for number, v in values.items() if folders[number] != SWEEP)
+    again = get(server, "/rows", ("since", str(found["version"])))
+    assert (again["rows"], len(again["order"]), again["version"]) == ([], 11, found["version"])
+    extra = get(server, "/rows", ("key", "model.dropout"), ("key", "seed"))
+    assert extra["keys"] == ["optimizer.lr", "model.hidden_sizes", "seed", "model.dropout"]
+    assert {row["values"][3] for row in extra["rows"]} == {"0.0"}
+    told = (400, "--where bst>1: unknown key; did you mean best?")
+    assert refused(server, "/rows", ("where", "bst>1")) == told
+
+
+def test_the_trials_of_a_sweep_are_rows(server: Server) -> None:
+    found = get(server, "/rows", ("in", SWEEP), ("where", "seed=1"))
+    assert (found["total"], len(found["order"]), found["whole"]) == (6, 2, False)
+    assert {row["folder"] for row in found["rows"]} == {f"{SWEEP}/{trial}" for trial in range(6)}
+    assert all("test" not in row for row in found["rows"])
+    assert found["first"] == ["optimizer.lr", "seed"]
+    for path in ("/rows", "/chart"):
+        pairs = ("in", SWEEP), ("where", "test>0.1"), ("key", "seed")
+        assert refused(server, path, *pairs)[0] == 400
+    pairs = ("in", SWEEP), ("metric", "test"), ("key", "seed")
+    assert "not to choose" not in refused(server, "/chart", *pairs)[1]
+    assert refused(server, "/chart", *pairs)[0] == 400
+    assert refused(server, "/rows", ("in", FIRST)) == (
+        404,
+        f"{FIRST}: is a run, which has no trials",
+    )
+
+
+def test_curves_are_those_of_the_histories(server: Server) -> None:
+    found = get(server, "/curves", *of_runs(FIRST, SECOND, SWEEP, f"{SWEEP}/0"))
+    ((chart),) = found["charts"]
+    trials = {trial["name"]: trial for trial in chart["data"]["trials"]}
+    assert len(trials) == 8  # a trial that is ticked too is drawn once
+    names = [(split, name) for name in ("acc", "loss") for split in ("val", "train")]
+    for folder in (FIRST, SECOND, f"{SWEEP}/4"):
+        called = read_labels(Path(folder)).name
+        trial = trials[f"{called} ({folder})" if called else folder]
+        rows = Run(Path(folder)).history
+        assert trial["epochs"] == [row["epoch"] for row in rows]
+        assert trial["over"] == [
+            [pytest.approx(row[column], 1e-4) for row in rows] for column in ("step", "seconds")
+        ]
+        for curve, (split, quantity) in zip(trial["curves"], names, strict=True):
+            assert curve == [
+                value if value is None else pytest.approx(value, 1e-4)
+                for value in (row[f"{split}/{quantity}"] for row in rows)
+            ]
+    assert not re.search(r"test/", json.dumps(found))
+    # A row that is gone, or whose files are damaged, is told, and the others are drawn.
+    Run(Path(SECOND)).history_file.write_text("a,b\n")
+    found = get(server, "/curves", *of_runs(FIRST, "runs/absent", SECOND))
+    assert len(found["charts"][0]["data"]["trials"]) == 1
+    assert [text.partition(":")[0] for text in found["skipped"]] == [
+        "runs/absent", f"{SECOND}/history.csv"
+    ]  # fmt: skip
+
+
+def test_a_trial_that_waits_hides_no_curve(server: Server, finished: Run) -> None:
+    waits = fake_run(Path(SWEEP, "6"), finished, {"seed": "9"})
+    waits.history_file.unlink()
+    waits.result_file.unlink()
+    found = get(server, "/curves", *of_runs(SWEEP))
+    assert len(found["charts"][0]["data"]["trials"]) == 6
+    assert found["skipped"] == []
+
+
+def test_the_data_of_a_scatter(server: Server) -> None:
+    found = get(server, "/chart", ("key", "optimizer.lr"), ("metric", "val/loss"))
+    data = found["data"]
+    assert (found["rows"], found["drawn"], found["left_out"]) == (11, 11, 0)
+    assert data["monitor"]["name"] == "val/loss"
+    (key,) = data["keys"]
+    names = [trial["name"].split(" (")[-1].rstrip(")") for trial in data["trials"]]
+    shown = {name: at for at, name in enumerate(names)}
+    for row in get(server, "/rows")["rows"]:
+        at = shown[row["folder"]]
+        assert data["trials"][at]["value"] == pytest.approx(row["metrics"]["val/loss"][0], 1e-4)
+        # A sweep lies at its best setting.
+        text = "0.3" if row["folder"] == SWEEP else row["values"][0]
+        assert key["labels"][key["of"][at]] == text
+    some = get(server, "/chart", ("key", "optimizer.lr"), ("where", "optimizer.lr=0.1"))
+    assert {label for key in some["data"]["keys"] for label in key["labels"]} == {"0.1"}
+    none = get(server, "/chart", ("key", "optimizer.lr"), ("metric", "val/f1"))
+    assert (none["data"], none["left_out"]) == (None, 11)
+
+
+def test_rows_that_cannot_be_compared_are_left_out(server: Server, finished: Run) -> None:
+    run = fake_run(Path("runs/other"), finished, {"seed": "5"})
+    result = json.loads(run.result_file.read_text())
+    run.result_file.write_text(json.dumps({**result, "data": {"name": "mnist"}}))
+    found = get(server, "/chart", ("key", "seed"))
+    assert (found["group"], found["left_out"]) == ("digits val/acc", 2)  # and the sweep's seeds
+    assert found["rows"] == 10
+
+
+def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
+    run = Run(Path(FIRST))
+    run.log_file.write_text("x" * 100_000 + "the end\n")
+    pictures = run.folder / "report"
+    pictures.mkdir()
+    png = b"\x89PNG\r\n\x1a\n" + b"1234"
+    (pictures / "runs-curves.png").write_bytes(png)
+    (pictures / "not.png").write_text("<script>")
+    (pictures / "large.png").write_bytes(png + bytes(serving.PICTURE_LIMIT))
+    found = get(server, "/run", ("folder", FIRST))
+    assert found["log"].endswith("xxthe end\n")
+    assert (len(found["log"]), found["omitted"]) == (65_536, 100_008 - 65_536)
+    assert found["pictures"] == [
+        {"name": "runs-curves", "src": "data:image/png;base64,iVBORw0KGgoxMjM0"}
+    ]
+    facts = dict(found["facts"])
+    assert facts["test/acc"] == f"{run.result['test/acc']:.2%}"
+    assert facts["epochs"] == "2"
+    assert ["optimizer.lr", run.overrides["optimizer.lr"], True] in found["settings"]
+    assert ["model.dropout", "0.0", False] in found["settings"]
+    assert found["command"] == run.command
+    assert found["draw"] == f"python -m src.report {FIRST}"
+    log = "epoch 2/2\ntest             accuracy 86.35%, loss 0.8\nspeed\n"
+    Run(Path(SWEEP, "2")).log_file.write_text(log)
+    trial = get(server, "/run", ("folder", f"{SWEEP}/2"))
+    assert trial["log"] == "epoch 2/2\nspeed\n"
+    assert (trial["draw"], trial["pictures"]) == (None, [])
+    assert (trial["kind"], trial["sweep"]) == ("trial", SWEEP)
+    assert not [name for name, _ in trial["facts"] if "test" in name]
+
+
+def test_runs_side_by_side(server: Server) -> None:
+    found = get(server, "/compare", *of_runs(FIRST, SECOND, SWEEP))
+    assert found["folders"] == [FIRST, SECOND, SWEEP]
+    facts = {name: texts for name, *texts in found["facts"]}
+    values = [Run(Path(folder)).result["best"]["val/acc"] for folder in (FIRST, SECOND)]
+    assert facts["best val/acc"][:2] == [f"{value:.2%}" for value in values]
+    assert facts["test/acc"][0] == f"{Run(Path(FIRST)).result['test/acc']:.2%}"
+    settings = {key: texts for key, *texts in found["settings"]}
+    assert settings["seed"] == ["0", "1", "0,1,2"]
+    assert set(settings) <= {"seed", "optimizer.lr", "model.hidden_sizes"}
+    assert found["same"] > 50
+    beside = get(server, "/compare", *of_runs(f"{SWEEP}/0", FIRST))
+    assert not [name for name, *_ in beside["facts"] if "test" in name]  # beside a trial
+    for count in (1, 7):
+        folders = [f"runs/2026-03-01/00-0{number}-00" for number in range(count)]
+        told = f"{count} rows are ticked; tick 2 to 6 to see them side by side"
+        assert refused(server, "/compare", *of_runs(*folders)) == (400, told)
+
+
+# --- a report, which may be a stranger's --------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_report_is_made_anew_and_has_no_rights(server: Server, browser: Browser) -> None:
+    folder = Path(SWEEP)
+    (folder / "report.html").write_text("<script>alert(12345)</script>")
+    before = sorted(folder.rglob("*"))
+    status, headers, page = ask(server, "GET", f"/report?{urlencode({'folder': SWEEP})}")
+    assert status == 200
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'")
+    assert b"The best of 2 settings" in page
+    assert b"12345" not in page
+    assert sorted(folder.rglob("*")) == before
+    assert f'href="/#run={SWEEP.replace("/", "%2F")}"'.encode() in page
+    assert refused(server, "/report", ("folder", f"{SWEEP}/0"))[0] == 400
+    with opened(browser, f"{server.url}/report?{urlencode({'folder': SWEEP})}") as shown:
+        shown.wait_for_selector(".main-svg >> nth=0")
+        # A script of the page, if there were one, could change nothing on the board.
+        assert shown.evaluate("() => self.origin") == "null"
+        shown.get_by_text("← the board").click()
+        shown.wait_for_selector("#run h2")
+        assert shown.inner_text("#run h2") == SWEEP
+
+
+def test_no_report_of_what_lies_behind_a_link(server: Server, tmp_path: Path) -> None:
+    inner = Path(SWEEP, "confirm")
+    inner.symlink_to(tmp_path)
+    told = f"{inner}: is a link, which the board does not follow"
+    assert refused(server, "/report", ("folder", SWEEP)) == (400, told)
+
+
+# --- names, tags and notes -----------------------------------------------------------------------
+
+
+def test_labels_change_in_the_folder(server: Server) -> None:
+    version = get(server, "/rows")["version"]
+    change = {"folder": FIRST, "name": "best-1", "add": ["good"], "remove": ["mnist"], "note": EVIL}
+    status, found = post(server, change)
+    assert (status, found) == (
+        200, {"name": "best-1", "tags": ["first", "good"], "note": EVIL}
+    )  # fmt: skip
+    labels = read_labels(Path(FIRST))
+    assert (labels.name, labels.tags, labels.note) == ("best-1", ["first", "good"], EVIL)
+    (row,) = get(server, "/rows", ("since", str(version)))["rows"]
+    assert (row["folder"], row["name"], row["note"]) == (FIRST, "best-1", EVIL)
+    assert post(server, {"folder": f"{SWEEP}/1", "name": "trial"})[0] == 200
+    assert read_labels(Path(SWEEP, "1")).name == "trial"
+    assert post(server, {"folder": FIRST, "name": "", "note": ""})[0] == 200
+    assert read_labels(Path(FIRST)).model_dump() == {
+        "name": None, "tags": ["first", "good"], "note": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "a/b"}, {"name": "latest"}, {"name": "x" * 3000}, {"name": EVIL},
+        {"add": ["-x"]}, {"add": [EVIL]}, {"add": [f"t{n}" for n in range(40)]},
+        {"note": "x" * 2001}, {"note": "\ud800"},
+    ],
+)  # fmt: skip
+def test_refused_labels_are_told_as_by_the_command(server: Server, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as told:
+        write_labels(Path(FIRST), change.get("name"), change.get("add", ()), (), change.get("note"))
+    status, found = post(server, {"folder": FIRST, **change})
+    assert status == 400
+    if change.get("note") != "\ud800":  # no JSON text may hold it
+        assert found == {"error": str(told.value)}
+    assert not (Path(FIRST) / "labels.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "told"),
+    [
+        (b"{", {}, 400, "the body is not a change of labels"),
+        (b"[]", {}, 400, "the body is not a change of labels"),
+        (b'{"folder": 5}', {}, 400, "the body is not a change of labels"),
+        (b'{"folder": "x", "other": 1}', {}, 400, "the body is not a change of labels"),
+        (b"[" * 100_000, {}, 400, "the body is not a change of labels"),
+        (b'{"folder": "runs/absent"}', {}, 404, "runs/absent: the board has no such run or sweep"),
+        (b'{"folder": "../place/runs"}', {}, 404, "the board has no such run or sweep"),
+        (b"{}", {"Content_Type": "text/plain"}, 415, "Content-Type must be application/json"),
+        (b"", {"Content_Length": "1048577"}, 413, "may have 1,048,576 bytes"),
+        (b"{}", {"Origin": "http://evil.example"}, 403, "answers only its own page"),
+        (b"{}", {"Origin": "null"}, 403, "answers only its own page"),
+        (b"{}", {"Host": "evil.example"}, 403, "the page is only at"),
+    ],
+)
+def test_other_changes_are_refused(
+    server: Server, body: bytes, headers: dict[str, str], status: int, told: str
+) -> None:
+    found = post(server, body, **headers)
+    assert found[0] == status
+    assert told in found[1]["error"]
+    assert not [*Path().rglob("labels.json")]
+
+
+# --- whom it answers, and what nobody gets --------------------------------------------------------
+
+
+def test_whom_the_server_answers(server: Server) -> None:
+    assert server.server_address[0] == ADDRESS
+    status, headers, page = ask(server, "GET", "/")
+    assert (status, b"<h1>Board</h1>" in page) == (200, True)
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'sha256-" in policy
+    assert "unsafe-inline" not in policy.partition("style-src")[0]
+    for path in ("/", "/rows", f"/run?folder={FIRST}", f"/report?folder={FIRST}"):
+        assert ask(server, "GET", path, Host="evil.example")[0] == 403
+        assert ask(server, "GET", path, Host=f"evil.example:{server.server_port}")[0] == 403
+        assert ask(server, "GET", path, Origin="http://evil.example")[0] == 403
+    for site, mode, status in (
+        ("cross-site", "no-cors", 403), ("same-site", "cors", 403), ("cross-site", "navigate", 200),
+        ("same-origin", "cors", 200), ("none", "navigate", 200),
+    ):  # fmt: skip
+        told = ask(server, "GET", "/", Sec_Fetch_Site=site, Sec_Fetch_Mode=mode)[0]
+        assert told == status, (site, mode)
+    for method in ("PUT", "DELETE", "OPTIONS", "HEAD"):
+        assert ask(server, method, "/rows")[0] == 501
+    for path in ("/rows", "/", "/labels", "/label?x=1"):
+        assert ask(server, "POST", path)[0] == 404
+    assert ask(server, "GET", "/rows?" + "&" * 6000)[0] in (200, 400)
+    assert ask(server, "GET", "/rows?" + "a=b&" * 6000)[0] == 400
+    assert ask(server, "GET", "/rows?where=" + "x" * 70_000)[0] == 414
+
+
+@pytest.mark.parametrize("path", ["/run", "/report", "/compare", "/curves", "/rows"])
+def test_no_other_path_is_read(server: Server, place: Path, finished: Run, path: str) -> None:
+    secret = fake_run(place.parent / "secret", finished, {"seed": "123"})
+    (place / "link").symlink_to(secret.folder)
+    for folder in (
+        "../secret", "..", "/etc", ".", "runs", "runs/2026-03-01", "runs/../../secret", "link",
+        f"{FIRST}/", f"./{FIRST}", f"{FIRST}/checkpoints", f"{FIRST}/../00-00-00", f"{SWEEP}/99",
+        f"{SWEEP}/0/../1", f"{SWEEP}/+1", f"{SWEEP}/²", f"{SWEEP}/01", "", "\0", EVIL, "x" * 3000,
+    ):  # fmt: skip
+        if path in ("/curves", "/compare"):
+            asked = urlencode(of_runs(folder, SECOND))
+            status, _, found = ask(server, "GET", f"{path}?{asked}")
+            assert status == (404 if path == "/compare" else 200), folder
+            assert "123" not in json.dumps(found)
+        elif path == "/rows":
+            status = ask(server, "GET", f"{path}?{urlencode({'in': folder})}")[0]
+            assert status == (404 if folder else 200), folder
+        else:
+            status, told = refused(server, path, ("folder", folder))
+            assert (status, "has no such run or sweep" in told) == (404, True), folder
+
+
+def test_a_file_that_becomes_a_link_is_not_read(server: Server, tmp_path: Path) -> None:
+    assert get(server, "/rows")["total"] == 11
+    for file in (Run(Path(FIRST)).history_file, Run(Path(SWEEP, "2")).result_file):
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+        folder = FIRST if file.parent == Path(FIRST) else SWEEP
+        told = f"{file}: is a link, which the board does not follow"
+        assert refused(server, "/run", ("folder", folder)) == (400, told)
+        assert get(server, "/curves", ("folder", folder)) == {"charts": [], "skipped": [told]}
+
+
+def test_logs_and_pictures_behind_links_are_not_shown(server: Server, tmp_path: Path) -> None:
+    run, secret = Run(Path(FIRST)), tmp_path / "secret"
+    secret.write_text("secret")
+    run.log_file.unlink()
+    run.log_file.symlink_to(secret)
+    elsewhere = tmp_path / "pictures"
+    elsewhere.mkdir()
+    (elsewhere / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (run.folder / "report").symlink_to(elsewhere)
+    (Path(SECOND) / "report").mkdir()
+    (Path(SECOND) / "report" / "x.png").symlink_to(elsewhere / "x.png")
+    os.mkfifo(Path(SECOND) / "report" / "y.png")  # a program that reads it would wait for ever
+    for folder in (FIRST, SECOND):
+        found = get(server, "/run", ("folder", folder))
+        assert found["pictures"] == []
+        assert "secret" not in json.dumps(found)
+
+
+@pytest.mark.slow
+@given(mutations=MUTATIONS, at=st.integers(0, 10**6))
+@examples(2_000)
+def test_mutated_files(mutations: Mutation, at: int, server: Server) -> None:
+    """Whatever lies in the folders, each question gets an answer or a fault; other rows stay."""
+    files = sorted(path for path in Path().rglob("*") if path.is_file())
+    file = files[at % len(files)]
+    content = file.read_bytes()
+    file.write_bytes(mutated(content, mutations))
+    try:
+        server.board._tables.clear()
+        rows = get(server, "/rows", ("sort", "best"), ("key", "model.dropout"))["rows"]
+        assert len(rows) >= 10
+        own = next(r["folder"] for r in rows if file.is_relative_to(r["folder"]))
+        for path, pairs in (
+            ("/rows", [("in", SWEEP)]), ("/curves", of_runs(own, SECOND)), ("/run", of_runs(own)),
+            ("/chart", [("key", "optimizer.lr"), ("key", "seed")]), ("/report", of_runs(own)),
+            ("/chart", [("key", "seed"), ("metric", "val/loss"), ("in", SWEEP)]),
+            ("/compare", of_runs(own, SECOND)), ("/run", of_runs(f"{SWEEP}/0")),
+        ):  # fmt: skip
+            status, _, found = ask(server, "GET", f"{path}?{urlencode(pairs)}")
+            assert status in (200, 400, 404), found
+            assert isinstance(found, bytes) or not re.search("NaN|Infinity", json.dumps(found))
+    finally:
+        file.write_bytes(content)
+
+
+def test_a_folder_that_is_no_board(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="absent: there is no such folder"):
+        serve_board([tmp_path / "absent"], 0)
+
+
+def test_a_board_of_nothing_waits(tmp_path: Path, finished: Run) -> None:
+    with served(tmp_path) as server:
+        found = get(server, "/rows")
+        assert (found["total"], found["order"], found["rows"], found["first"]) == (0, [], [], [])
+        with pytest.raises(AssertionError, match="tick 2 to 6"):
+            get(server, "/compare")
+        assert get(server, "/curves") == {"charts": [], "skipped": []}
+
+
+# --- many and slow readers -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_many_connections(place: Path) -> None:
+    """Five hundred that say nothing, and fifty that ask for all rows at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("needs 2,048 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    found: list[bytes] = []
+    try:
+        with served() as server, ExitStack() as held:
+            for _ in range(500):
+                where = (ADDRESS, server.server_port)
+                held.enter_context(socket.create_connection(where, timeout=60))
+            asking = [
+                threading.Thread(target=lambda: found.append(ask(server, "GET", "/rows")[2]))
+                for _ in range(50)
+            ]
+            for thread in asking:
+                thread.start()
+            for thread in asking:
+                thread.join()
+            assert len(found) == 50
+            assert {json.dumps(each) for each in found} == {json.dumps(found[0])}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_slow_reader_keeps_nobody_waiting(server: Server) -> None:
+    """Neither one that does not read its answer, nor one that writes a letter of its question."""
+    request = f"GET / HTTP/1.1\r\nHost: {ADDRESS}:{server.server_port}\r\n\r\n".encode()
+    with ExitStack() as held:
+        for content in [request] * 20 + [request[:1]] * 20:
+            slow = socket.socket()
+            held.enter_context(slow)
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((ADDRESS, server.server_port))
+            slow.sendall(content)
+        assert get(server, "/rows")["total"] == 11
+        assert post(server, {"folder": FIRST, "name": "still"})[0] == 200
+        assert get(server, "/run", ("folder", FIRST))["name"] == "still"
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SECONDS", 0.2)
+    monkeypatch.setattr(serving, "PAGE_SHARE", 1e9)
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return [text.strip() for text in page.locator(selector).all_inner_texts()]
+
+
+def until(page: Page, condition: str) -> None:
+    """Elements of the page are known by their ids."""
+    page.wait_for_function(f"() => {condition}")
+
+
+def rows_shown(page: Page) -> list[str]:
+    until(page, "!told.textContent.includes('reading')")
+    return texts(page, "#table td:nth-child(2) a")
+
+
+@pytest.mark.slow
+def test_ticked_runs_are_overlaid_with_bands(server: Server, browser: Browser) -> None:
+    with opened(browser, server.url) as page:
+        shown = rows_shown(page)
+        assert shown[0] == SWEEP
+        page.get_by_role("checkbox", name=f"tick {SWEEP}").check()
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        assert "ticked=" in page.url
+        lines = page.locator("#curves0 select[name=lines]")
+        lines.select_option("means")
+        over = page.locator("#curves0 select[name=over]")
+        over.select_option("step")
+        traces = page.evaluate(
+            "() => document.querySelector('#curves0 .chart').data.map(trace => ({x: trace.x, "
+            "y: trace.y, fill: trace.fill, dash: trace.line?.dash, axis: trace.yaxis}))"
+        )
+        assert page.evaluate(
+            "document.querySelector('#curves0 .chart').layout.xaxis.title.text"
+        ) == "step"  # fmt: skip
+        histories = [Run(Path(SWEEP, str(trial))).history for trial in (3, 4, 5)]  # the best rate
+        values = np.array([[row["val/acc"] for row in rows] for rows in histories], float)
+        steps = [row["step"] for row in histories[0]]
+        band = next(t for t in traces if t["fill"] == "toself" and t["axis"] == "y")
+        middle, off = values.mean(0), values.std(0, ddof=1)
+        count = len(steps)
+        assert band["x"] == steps + steps[::-1]
+        assert band["y"][:count] == pytest.approx(middle + off, rel=1e-4)
+        assert band["y"][count:] == pytest.approx((middle - off)[::-1], rel=1e-4)
+        drawn = [t for t in traces if t["axis"] == "y" and not t["fill"] and not t["dash"]]
+        assert any(
+            [y for y in t["y"] if y is not None][:count] == pytest.approx(middle, rel=1e-4)
+            for t in drawn
+        )
+        smoothing = page.locator("#curves0 select[name=smoothing]")
+        smoothing.select_option("0.8")
+        smooth, sums = 0.0, 0.0
+        expected = [middle[0]]  # before training
+        for value in middle[1:]:
+            smooth, sums = 0.8 * smooth + 0.2 * value, 0.8 * sums + 0.2
+            expected.append(smooth / sums)
+        found = page.evaluate(
+            "() => document.querySelector('#curves0 .chart').data.map(trace => trace.y)"
+        )
+        assert any(
+            [y for y in ys if y is not None][:count] == pytest.approx(expected, rel=1e-4)
+            for ys in found
+        )
+        for part in ("means=yes", "over=step", "smooth=0.8"):
+            assert part in page.url
+        page.get_by_role("button", name="untick all").click()
+        until(page, "curves0.hidden")
+
+
+@pytest.mark.slow
+def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
+    view = {
+        "where": "kind=run best>10", "sort": "-optimizer.lr", "group": "optimizer.lr",
+        "columns": "best,test,optimizer.lr,val/loss,model.dropout", "chart": "scatter",
+        "x": "model.hidden_sizes", "y": "val/loss",
+    }  # fmt: skip
+    ticked = [("ticked", FIRST), ("ticked", SECOND), ("beside", "yes"), ("run", FIRST)]
+    with opened(browser, f"{server.url}/#{urlencode([*view.items(), *ticked])}") as page:
+        rows_shown(page)
+        assert page.input_value("#where") == view["where"]
+        assert texts(page, "#table thead th") == ["", "run", *view["columns"].split(",")]
+        groups = texts(page, "#table tr.group")
+        rates = [float(re.findall(r"= ([\d.]+):", text)[0]) for text in groups]
+        assert rates == sorted(rates, reverse=True)
+        rows = get(server, "/rows", ("where", view["where"]))["rows"]
+        for text, rate in zip(groups, rates, strict=True):
+            own = [r["best"] for r in rows if r["values"][0] == str(rate) and r["kind"] == "run"]
+            spread = f" ± {np.std(own, ddof=1):.2%}" if len(own) > 1 else ""
+            assert text.endswith(f"= {rate:g}: {len(own)}, mean best {np.mean(own):.2%}{spread}")
+        page.wait_for_selector("#slices0 .main-svg >> nth=0")
+        labels = page.evaluate("document.querySelector('#slices0 .chart').layout.xaxis.title.text")
+        assert labels == "model.hidden_sizes"
+        page.select_option("#chart", "parallel")
+        page.wait_for_selector("#parallel0 .main-svg >> nth=0")
+        axes = page.evaluate(
+            "document.querySelector('#parallel0 .chart').layout.annotations.map(each => each.text)"
+        )
+        assert [text for text in axes if text.startswith("<b>")] == [
+            "<b>lr</b>", "<b>hidden_sizes</b>", "<b>val/loss</b>"
+        ]  # fmt: skip
+        page.wait_for_selector("#compared table")
+        page.wait_for_selector("#run h2")
+        assert page.inner_text("#run h2").endswith(f"({FIRST})")
+        # Columns that are chosen are kept, and Back leads to the view before.
+        page.goto("about:blank")
+        page.goto(server.url)
+        rows_shown(page)
+        page.locator("#chooser summary").click()
+        page.locator("#offered label", has_text="status").locator("input").uncheck()
+        until(page, "!document.querySelector('thead').innerText.includes('status')")
+        page.goto("about:blank")
+        page.goto(server.url)
+        assert rows_shown(page)
+        assert "status" not in texts(page, "#table thead th")
+        page.locator("#table td.number a").click()
+        until(page, "told.innerText === '6 trials'")
+        assert "trials of" in page.inner_text("#path")
+        assert "test" not in page.inner_text("#table thead")
+        page.get_by_role("checkbox", name=f"tick {SWEEP}/3").check()
+        page.get_by_text("← all runs and sweeps").click()
+        until(page, "told.innerText === '11 runs and sweeps'")
+        assert page.inner_text("#ticks") == "1 ticked"
+        page.go_back()
+        until(page, "told.innerText === '6 trials'")
+        page.go_back()
+        until(page, "told.innerText === '11 runs and sweeps'")
+
+
+@pytest.mark.slow
+def test_only_rows_in_view_are_in_the_page(place: Path, finished: Run, browser: Browser) -> None:
+    runs = [*fake_runs(Path("many"), finished, 300, seed=1)]
+    with served(Path("many")) as server, opened(browser, server.url) as page:
+        assert rows_shown(page)[0] == os.fspath(runs[-1].folder)
+        assert page.inner_text("#told") == "300 runs and sweeps"
+        assert page.locator("#table tbody tr").count() < 80
+        page.focus("#table")
+        for key, shown in (("End", runs[0]), ("Home", runs[-1]), ("PageDown", None)):
+            page.keyboard.press(key)
+            page.wait_for_selector("#table tr.cursor")
+            if shown is not None:
+                name = read_labels(shown.folder).name or os.fspath(shown.folder)
+                until(page, f"document.querySelector('tr.cursor a')?.innerText === '{name}'")
+        inside = page.evaluate(
+            "() => { const row = document.querySelector('tr.cursor').getBoundingClientRect(), "
+            "all = table.getBoundingClientRect(); "
+            "return row.top >= all.top && row.bottom <= all.bottom; }"
+        )
+        assert inside
+
+
+@pytest.mark.slow
+def test_the_keyboard(server: Server, browser: Browser) -> None:
+    with opened(browser, server.url) as page:
+        shown = rows_shown(page)
+        page.keyboard.press("/")
+        page.keyboard.type("kind=run")
+        page.keyboard.press("Enter")
+        until(page, "told.innerText.startsWith('10 of')")
+        page.keyboard.press("Escape")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press(" ")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press(" ")
+        names = [text for text in shown if text != SWEEP]
+        assert texts(page, "#table tr.ticked a") == names[1:3]
+        page.keyboard.press("s")
+        page.wait_for_selector("#compared table")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#run h2")
+        assert names[2] in page.inner_text("#run h2")
+        page.keyboard.press("Escape")
+        until(page, "run.hidden")
+        page.keyboard.press("u")
+        assert texts(page, "#table tr.ticked") == []
+        page.keyboard.press("End")
+        assert page.locator("#table tr.cursor a").inner_text() == names[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 800])
+def test_the_page_fits_a_phone(server: Server, browser: Browser, width: int) -> None:
+    view = urlencode([*of_ticked(FIRST, SWEEP), ("beside", "yes"), ("run", FIRST)])
+    with opened(browser, f"{server.url}/#{view}", width=width) as page:
+        rows_shown(page)
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        page.wait_for_selector("#compared table")
+        page.wait_for_selector("#run pre")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def of_ticked(*folders: str) -> list[tuple[str, str]]:
+    return [("ticked", folder) for folder in folders]
+
+
+@pytest.mark.slow
+def test_dark_and_light(server: Server, browser: Browser) -> None:
+    colours = []
+    for scheme in ("light", "dark"):
+        with opened(browser, server.url, scheme=scheme) as page:
+            colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(251, 251, 252)", "rgb(18, 18, 20)"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+def test_the_page_updates_itself(place: Path, finished: Run, browser: Browser) -> None:
+    run = Run(Path(SECOND))
+    result = run.result_file.read_text()
+    run.result_file.unlink()
+    page = browser.new_page()
+    with served() as server:
+        page.goto(f"{server.url}/#{urlencode(of_ticked(SECOND))}")
+        rows_shown(page)
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        run.append_history([{**run.history[-1], "epoch": 77}])
+        epochs = "document.querySelector('#curves0 .chart').data.flatMap(trace => trace.x)"
+        page.wait_for_function(f"() => {epochs}.includes(77)")
+        row = page.locator(
+            "#table tbody tr", has=page.get_by_role("checkbox", name=f"tick {SECOND}")
+        )
+        assert "unfinished" in row.inner_text()
+        run.result_file.write_text(result)
+        until(page, "!table.innerText.includes('unfin')")
+        fake_run(Path("cluster/new"), finished, {"seed": "3"})  # as rsync brings it
+        until(page, "table.innerText.includes('cluster')")
+        assert page.inner_text("#told") == "12 runs and sweeps"
+        # The log of a run that is open goes on.
+        run.result_file.unlink()
+        page.goto(f"{server.url}/#{urlencode({'run': SECOND})}")
+        page.wait_for_selector("#run pre")
+        with run.log_file.open("a") as log:
+            log.write("another line\n")
+        until(page, "document.getElementById('run').innerText.includes('another line')")
+        run.result_file.write_text(result)
+        until(page, "document.getElementById('run').innerText.startsWith('" + SECOND + "')")
+        until(page, "document.getElementById('run').innerText.includes('run, finished')")
+        shutil.rmtree("cluster")
+        until(page, "told.innerText.startsWith('11 ')")
+        page.route("**/rows*", lambda route: route.abort())
+        until(page, "!silent.hidden")
+        page.unroute("**/rows*")
+        until(page, "silent.hidden")
+    page.close()
+
+
+@pytest.mark.slow
+def test_a_wrong_condition_and_labels_in_the_page(server: Server, browser: Browser) -> None:
+    page = browser.new_page()  # a refused question is an error in its console
+    page.goto(f"{server.url}/#where=bst%3E1")
+    until(page, "!fault.hidden")
+    assert page.inner_text("#fault").endswith("bst>1: unknown key; did you mean best?")
+    assert page.inner_text("#told") == ""
+    page.fill("#where", "best>1%")
+    page.keyboard.press("Enter")
+    until(page, "fault.hidden")
+    page.goto(f"{server.url}/#run={FIRST}")
+    page.fill("#name", "a/b")
+    page.get_by_role("button", name="save").click()
+    page.wait_for_selector("#run .labels .trouble")
+    assert "1 to 64 letters" in page.inner_text("#run .labels")
+    page.fill("#name", "fine")
+    page.fill("#tags", "first, new")
+    page.fill("#note", "two\nlines")
+    page.get_by_role("button", name="save").click()
+    page.wait_for_selector("#run .labels .finished")
+    until(page, "table.innerText.includes('fine')")
+    assert read_labels(Path(FIRST)).model_dump() == {
+        "name": "fine", "tags": ["first", "new"], "note": "two\nlines"
+    }  # fmt: skip
+    page.close()
+
+
+@pytest.mark.slow
+def test_hostile_names_are_texts(place: Path, browser: Browser, finished: Run) -> None:
+    """In folders, notes, keys, errors and logs, with markup, quotes, line ends, 3,000 letters."""
+    evil = EVIL.replace("/", "∕")
+    folder = Path(evil + "x" * 30) / evil / "r"
+    run = fake_run(folder, finished, {"seed": "3"})
+    run.log_file.write_text(EVIL)
+    run.overrides_file.write_text(json.dumps([f"{EVIL}={EVIL}", f"data.path={'y' * 3000}"]))
+    (folder / "labels.json").write_text(json.dumps({"note": EVIL + "z" * 1800}))
+    failed = fake_run(Path("runs/failed"), finished, {"seed": "4"})
+    failed.result_file.write_text(json.dumps({"status": "failed", "error": EVIL}))
+    Run(Path(SECOND)).result_file.write_text(json.dumps({"status": EVIL}))
+    name = os.fspath(folder)
+    view = [*of_ticked(name, FIRST), ("beside", "yes"), ("run", name), ("group", EVIL),
+            ("columns", f"best,{EVIL},data.path"), ("in", "")]  # fmt: skip
+    with (
+        served() as server,
+        opened(browser, f"{server.url}/#{urlencode(view)}", width=390) as page,
+    ):
+        shown = rows_shown(page)
+        assert len(shown) > 5
+        page.wait_for_selector("#compared table")
+        page.wait_for_selector("#run pre")
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        assert page.locator("img").count() == 0
+        assert EVIL in page.inner_text("#run pre")
+        for chart in ("scatter", "parallel"):
+            page.select_option("#chart", chart)
+            page.wait_for_timeout(200)
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.title() != "hit"
+    shown_page = browser.new_page()  # whose errors are expected
+    with served() as server:
+        shown_page.goto(server.url)
+        # The policy stops what would pass in spite of that.
+        shown_page.evaluate("html => document.querySelector('main').innerHTML = html", EVIL)
+        shown_page.wait_for_timeout(100)
+        assert shown_page.title() != "hit"
+    shown_page.close()
+
+
+@pytest.mark.slow
+def test_without_plotly_and_without_javascript(
+    place: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    with served() as server:
+        page = context.new_page()
+        page.goto(server.url)
+        assert "The board needs JavaScript." in page.inner_text("body")
+    context.close()
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with served() as server, opened(browser, f"{server.url}/#ticked={FIRST}") as page:
+        assert len(rows_shown(page)) > 5
+        until(page, "remark.innerText.includes('plotly')")
+        told = "There are no charts, because plotly is not installed; type pip install"
+        assert page.inner_text("#remark").startswith(told)
+
+
+@pytest.mark.slow
+def test_the_command_ends_in_good_order(place: Path) -> None:
+    command = [sys.executable, "-m", "src.board", "runs"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert started.stdout is not None
+    with started:
+        line = started.stdout.readline()
+        found = re.match(
+            rf"the board of {place}/runs is served at http://127\.0\.0\.1:(\d+) ", line
+        )
+        assert found, line
+        connection = http.client.HTTPConnection(ADDRESS, int(found[1]), timeout=60)
+        connection.request("GET", "/rows")
+        assert json.loads(connection.getresponse().read())["total"] == 10
+        connection.close()
+        started.send_signal(signal.SIGINT)
+        assert started.stdout.read() == "stopped\n"
+    assert started.returncode == 0
