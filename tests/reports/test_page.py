@@ -746,6 +746,24 @@ def test_means_over_seeds_count_each_seed_once(
     assert any(re.match(f"<b>mean of 2 .*epoch 2: <b>{spread}</b>", text) for text in texts)
 
 
+@pytest.mark.slow
+def test_a_chosen_scale_is_remembered(browser: Browser, sweep: Path) -> None:
+    """A scale that no page knows is none."""
+    place = '#sweep1-curves [name="scale"]'
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        for chosen in ("logit", "linear", "log"):
+            page.wait_for_selector("#sweep1-curves .main-svg")
+            page.locator(place).select_option(chosen)
+            page.reload()
+            page.wait_for_selector("#sweep1-curves .main-svg")
+            assert page.locator(place).input_value() == chosen
+        assert page.evaluate(CHART % "layout.yaxis2.type", "#sweep1-curves") == "log"
+        page.evaluate("localStorage.setItem('kindling.scale', 'cubic')")
+        page.reload()
+        page.wait_for_selector("#sweep1-curves .main-svg")
+        assert page.locator(place).input_value() == "linear"
+
+
 CHART = "name => { const {data, layout} = document.querySelector(`${name} .chart`); return %s; }"
 
 

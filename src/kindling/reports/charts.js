@@ -412,6 +412,15 @@ function parallel(data, state, width) {
   })];
 }
 
+// The scale that was chosen last, on this page or another one. A private window, or a page that may keep nothing, forgets.
+const SCALES = ["linear", "log", "logit"], KEPT_SCALE = "kindling.scale";
+function remembered() {
+  try { return SCALES.find(scale => scale === localStorage.getItem(KEPT_SCALE)); } catch { return undefined; }
+}
+function remember(scale) {
+  try { localStorage.setItem(KEPT_SCALE, scale); } catch { /* nothing is kept */ }
+}
+
 // --- the page ---------------------------------------------------------------------------------------
 
 function controls(data, state, changed) {
@@ -436,7 +445,7 @@ function controls(data, state, changed) {
   if (data.trials.length > 1) select("colour by", keys, state.key, value => { state.key = value; });
   const over = repeated.map(key => key.name.split(".").at(-1) + "s").join(" and ");
   if (several) select("lines", [["", `each ${data.noun}`], ["means", `mean ± deviation over ${over}`]], state.means ? "means" : "", value => { state.means = value !== ""; });
-  select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
+  select("scale", SCALES.map(name => [name, name]), state.scale, value => { state.scale = value; remember(value); });
   if (data.over) {
     select("over", [["", "epoch"], ...data.over.map(name => [name, name])], state.over, value => { state.over = value; });
     select("smoothing", SMOOTHING, state.smooth, value => { state.smooth = value; });
@@ -460,7 +469,7 @@ const redraws = new Map();  // of each figure with a chart: a function
 function show(figure) {
   const read = () => figure.chartData ?? JSON.parse(document.getElementById(figure.dataset.source).textContent);
   // A page may set and read the data and the controls of a figure.
-  const chart = document.createElement("div"), state = figure.chartState = {scale: "linear", means: null, key: null, over: "", smooth: "", ...figure.chartState};
+  const chart = document.createElement("div"), state = figure.chartState = {scale: remembered() ?? "linear", means: null, key: null, over: "", smooth: "", ...figure.chartState};
   let data = read(), bar = null, drawn = {};  // the last state, and the range of each axis before a zoom
   const draw = () => {
     if (!chart.clientWidth) return;  // a hidden figure is drawn when it is shown
