@@ -42,6 +42,7 @@ TINY = (
     "data=digits", "data.batch_size=500", "model.hidden_sizes=[8]", "trainer.max_epochs=3",
     "trainer.progress_bar=false",
 )  # fmt: skip
+CHANGES = "ctwsrudmly"  # the kinds of calls that change something
 Command = tuple[str, ...]
 T = TypeVar("T")
 RUN, OTHER, SWEEP, SEARCH = "runs/a/run", "runs/a/other", "sweeps/a/sweep", "searches/a"
@@ -50,6 +51,21 @@ SWEPT: Command = (
     "src.train", "-m", *TINY, f"hydra.sweep.dir={SWEEP}", "optimizer.lr=0.1,0.5",
 )  # fmt: skip
 FUSED: Command = (*SWEPT, "hydra/launcher=fused")
+ANOTHER: Command = ("src.train", *TINY, f"hydra.run.dir={OTHER}")
+SAMPLES: Command = (
+    "-c", "import numpy; numpy.savez('samples.npz', x=numpy.zeros((3, 1, 8, 8), 'uint8'))",
+)  # fmt: skip
+TABLE: Command = (
+    "-c", "rows = [(n * 37 % 101, n * 53 % 89) for n in range(200)];"
+    "text = ''.join(f'{a},{b},{a > b}\\n' for a, b in rows);"
+    "open('table.csv', 'w').write('a,b,c\\n' + text)",
+)  # fmt: skip
+# A run without weights, as of a command that failed.
+FAILING: Command = (
+    "-c", "from pathlib import Path; from kindling.records.folder import Run;"
+    f"run = Run(Path('{RUN}')); run.folder.mkdir(parents=True);"
+    "run.write_result({'status': 'failed', 'error': 'of the test'})",
+)  # fmt: skip
 
 
 def runs_of(sweep: str) -> Callable[[Path], Any]:
@@ -77,6 +93,22 @@ def others(root: Path) -> Any:
     return sorted(name for name in left if name[0] != "."), fingerprint(Run(root / OTHER))
 
 
+def kept_of(sweep: str) -> Callable[[Path], Any]:
+    """The results of all trials, and the weights that stay."""
+
+    def outcome(root: Path) -> Any:
+        runs = Sweep(root / sweep).runs
+        kept = {str(path.relative_to(root)) for path in root.rglob("*.ckpt")}
+        best = [digest(checkpoint.read(path)) for path in sorted(root.rglob("best.ckpt"))]
+        return [run.monitored for run in runs], kept, best
+
+    return outcome
+
+
+def names_in(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("[!.]*"))
+
+
 @dataclass(frozen=True)
 class Operation:
     """A command; what went before; what must be the same after it. After a cut the command is typed
@@ -97,6 +129,17 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "a fused sweep": Operation((*FUSED, "seed=0,1", "resume=auto"), runs_of(SWEEP)),
     "a sweep": Operation((*SWEPT, "resume=auto"), runs_of(SWEEP)),
+    "a sweep that keeps the best trial": Operation(
+        (*FUSED, "seed=0,1", "checkpoint.keep=1", "resume=auto"), kept_of(SWEEP)
+    ),
+    "a sweep with halving": Operation(
+        (*FUSED, "seed=0,1", "hydra.launcher.halving=2", "resume=auto"), runs_of(SWEEP)
+    ),
+    "a sweep of groups side by side": Operation(
+        (*FUSED, "hydra.launcher.max_trials=1", "hydra.launcher.executor=local",
+         "hydra.launcher.slots=2", "resume=auto"),
+        runs_of(SWEEP),
+    ),
     "a search": Operation(
         ("src.search", *TINY, "optimizer.lr=interval(0.1,1)", "search.trials=3",
          f"search.folder={SEARCH}"),
@@ -120,7 +163,33 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "a removal": Operation(
         ("src.runs", "rm", RUN, "--yes"), others,
-        [TRAIN, ("src.train", *TINY, f"hydra.run.dir={OTHER}")], says="there is no such",
+        [TRAIN, ANOTHER], says="there is no such",
+    ),
+    "a removal of a sweep": Operation(
+        ("src.runs", "rm", SWEEP, "--yes"), names_in, [FUSED], says="there is no such"
+    ),
+    "a cleaning": Operation(("src.runs", "clean", "--yes"), others, [FAILING, ANOTHER]),
+    "a report": Operation(
+        ("src.report", RUN), lambda root: (root / RUN / "report.html").stat().st_size // 4096,
+        [TRAIN],
+    ),
+    "predictions": Operation(
+        ("src.predict", RUN, "samples.npz", "--csv", "out.csv"), texts_of("out.csv"),
+        [TRAIN, SAMPLES], says="exists already",
+    ),
+    "a project": Operation(
+        ("src.new", "mine"), lambda root: names_in(root / "mine"), says="exists already"
+    ),
+    "a pack": Operation(
+        ("src.tables", "table.csv", "--target", "c", "--networks", "4", "--folder", SWEEP,
+         "trainer.max_epochs=5"),
+        best_of(f"{SWEEP}/committee"), [TABLE], says="exists already",
+    ),
+    "a reproduction": Operation(
+        ("src.reproduce", "run.zip", "--output", "again"),
+        lambda root: fingerprint(Run(max(root.glob("again*")))),
+        [TRAIN, ("src.report", RUN, "--bundle", "run.zip")], says="exists already",
+        then=("src.reproduce", "run.zip", "--output", "again2"),
     ),
 }  # fmt: skip
 
@@ -174,16 +243,18 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 
 def run_recorded(
-    warm: Warm, root: Path, command: Command, *, fails: int = 0, error: int = 0, full: bool = False
+    warm: Warm, root: Path, command: Command, failure: "Failure | None" = None, number: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a command with the recorder. Call number `fails`, from 1, gets this error; with `full`,
-    so does each later one that needs space."""
+    """Runs a command with the recorder. Call number `number`, from 1, of those that the failure
+    hits gets its error."""
     log_of(root).unlink(missing_ok=True)
     module, *arguments = command
+    failure = failure or Failure(0)
     return warm(
-        root, module, *arguments,
-        RECORDER_LOG=str(log_of(root)), RECORDER_ROOT=str(root), RECORDER_FAIL=str(fails),
-        RECORDER_ERRNO=str(error), RECORDER_FULL=str(int(full)),
+        root, module, *arguments, **warm.preload,
+        RECORDER_LOG=str(log_of(root)), RECORDER_ROOT=str(root), RECORDER_FAIL=str(number),
+        RECORDER_ERRNO=str(failure.error), RECORDER_FULL=str(int(failure.full)),
+        RECORDER_KINDS=failure.kinds,
     )  # fmt: skip
 
 
@@ -291,42 +362,70 @@ def test_a_sync_that_is_left_out_is_noticed(name: str, warm: Warm, tmp_path: Pat
 SQLITE = ("disk I/O error", "database or disk is full", "unable to open database file")
 
 
-def failing(done: Recorded, number: int, warm: Warm, *, full: bool) -> tuple[int, str]:
-    """The status when this call fails, once or because the disk is full from there on; and what is
-    wrong after the same command is typed again, "" if nothing is."""
+@dataclass(frozen=True)
+class Failure:
+    """An error of one call; with `full`, of each later call that needs space, too. `kinds`: of
+    these calls alone (recorder.c)."""
+
+    error: int
+    full: bool = False
+    kinds: str = CHANGES
+
+    def hits(self, call: Call) -> bool:
+        return call.kind in self.kinds or (call.kind == "-" and self.kinds == CHANGES)
+
+
+FAILURES = {
+    "an error once": Failure(errno.EIO),
+    "a full disk": Failure(errno.ENOSPC, full=True),
+    "a quota": Failure(errno.EDQUOT, full=True),
+    "an error at close": Failure(errno.EIO, kinds="x"),
+    "an error at reading": Failure(errno.EIO, kinds="og"),
+    "a lock that fails": Failure(errno.ENOLCK, kinds="f"),
+}
+
+
+def again(done: Recorded, warm: Warm, failure: Failure, number: int = 0) -> tuple[int, str]:
+    """The status and the words of the command, whose call of this number fails."""
     shutil.rmtree(done.root)
     shutil.copytree(done.start, done.root)
-    error = errno.ENOSPC if full else errno.EIO
-    ended = run_recorded(
-        warm, done.root, done.operation.command, fails=number, error=error, full=full
-    )
-    if "Traceback" in ended.stderr or (ended.returncode not in (0, 1, 2)):
-        return ended.returncode, f"status {ended.returncode}: {ended.stderr[-700:]}"
-    told = ended.stdout + ended.stderr
-    if ended.returncode and not any(reason in told for reason in (os.strerror(error), *SQLITE)):
-        return ended.returncode, f"no reason: {told[-300:]}"
-    return ended.returncode, done.fault(warm)
+    ended = run_recorded(warm, done.root, done.operation.command, failure, number)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def failing(done: Recorded, warm: Warm, failure: Failure, number: int) -> tuple[int, str]:
+    """The status when this call fails, and what is wrong after the same command is typed again, ""
+    if nothing is."""
+    status, told = again(done, warm, failure, number)
+    if "Traceback" in told or status not in (0, 1, 2):
+        return status, f"status {status}: {told[-700:]}"
+    if status and not any(reason in told for reason in (os.strerror(failure.error), *SQLITE)):
+        return status, f"no reason: {told[-300:]}"
+    return status, done.fault(warm)
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("full", [False, True], ids=["an error once", "a full disk"])
+@pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_call_that_fails_is_told_and_nothing_is_lost(
-    name: str, full: bool, warm: Warm, tmp_path: Path
+    name: str, kind: str, warm: Warm, tmp_path: Path
 ) -> None:
-    done = record(OPERATIONS[name], warm, tmp_path)
-    numbers = chosen(range(1, len(done.calls) + 1), 40)
-    ended = {number: failing(done, number, warm, full=full) for number in numbers}
+    done, failure = record(OPERATIONS[name], warm, tmp_path), FAILURES[kind]
+    assert again(done, warm, failure)[0] == 0
+    calls = [call for call in calls_of(done.root) if failure.hits(call)]
+    numbers = chosen(range(1, len(calls) + 1), 40)
+    ended = {number: failing(done, warm, failure, number) for number in numbers}
     told = [
-        f"call {number}, {done.calls[number - 1]}: {fault}"
+        f"call {number}, {calls[number - 1]}: {fault}"
         for number, (_, fault) in ended.items()
         if fault
     ]
-    row = {"operation": name, "full": full, "calls": len(done.calls), "tried": len(numbers)}
+    row = {"operation": name, "failure": kind, "calls": len(calls), "tried": len(numbers)}
     print(json.dumps(row | {"faults": told}))
     assert told == []
     needs_space = any(call.kind in "cwml" for call in done.calls)  # a removal does not
-    assert any(status for status, _ in ended.values()) or (full and not needs_space)
+    needless = failure.kinds != CHANGES or (failure.full and not needs_space)
+    assert needless or any(status for status, _ in ended.values())
 
 
 # --- bits that flip -------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 """Files are whole at every instant."""
 
 import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from kindling.system.files import (
     WRITERS,
+    lock_or_fail,
     replace_quickly,
     replacing,
     write_durably,
@@ -52,6 +56,32 @@ def test_a_failed_write_leaves_the_old_file(
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_writers_of_the_same_file_wait_for_each_other(tmp_path: Path) -> None:
+    """Each replaces the file as the one before has left it."""
+    path = tmp_path / "file"
+    path.write_text("")
+
+    def add(number: int) -> None:
+        with replacing(path) as temporary:
+            time.sleep(0.001)
+            temporary.write_text(f"{path.read_text()}{number}\n")
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(20):
+            threads.submit(add, number)
+    assert sorted(map(int, path.read_text().split())) == [*range(20)]
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_look_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    with lock.open("w") as file, ThreadPoolExecutor(1) as threads:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threads.submit(lambda: (time.sleep(0.05), fcntl.flock(file, fcntl.LOCK_UN)))
+        with lock_or_fail(lock):
+            pass
 
 
 def test_a_quick_write_does_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

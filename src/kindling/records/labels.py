@@ -15,7 +15,7 @@ from kindling.config.section import Section
 from kindling.records.folder import Run, configured, is_sweep, read_json
 from kindling.records.outcome import UNKNOWN
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import YAML_LIMIT, read_bounded, read_yaml, write_durably
+from kindling.system.files import YAML_LIMIT, read_bounded, read_yaml, replacing
 
 FILE = "labels.json"
 LIMIT = 16_384  # bytes
@@ -57,12 +57,13 @@ def write_labels(
     a sweep."""
     if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
         raise InputError(f"{folder}: is neither a run nor a sweep")
-    labels = read_labels(folder)
-    kept = [tag for tag in labels.tags if tag not in remove]
-    with parsing(f"{folder}: cannot be labelled"):
-        new = Labels(
-            name=labels.name if name is None else name or None,
-            tags=list(dict.fromkeys([*kept, *add])),
-        )
-    write_durably(folder / FILE, f"{new.model_dump_json()}\n")
+    with replacing(folder / FILE) as temporary:  # two commands at once: no tag is lost
+        labels = read_labels(folder)
+        kept = [tag for tag in labels.tags if tag not in remove]
+        with parsing(f"{folder}: cannot be labelled"):
+            new = Labels(
+                name=labels.name if name is None else name or None,
+                tags=list(dict.fromkeys([*kept, *add])),
+            )
+        temporary.write_text(f"{new.model_dump_json()}\n", encoding="utf-8")
     return new

@@ -86,8 +86,15 @@ def _fault(folder: Path) -> str | None:
 
 def remove(folder: Path) -> None:
     """Removes a run or a sweep, and the folder of its date if that becomes empty. If this process
-    is killed, or the power is cut, `leftovers` finds the rest."""
+    is killed, or the power is cut, `leftovers` finds the rest. Raises InputError if a process has
+    begun to train there: whoever locks a file from now on sees that the file has another path."""
     discarded = folder.rename(discarded_name(folder))
+    if holder := why_in_use(discarded):
+        with suppress(OSError):
+            discarded = discarded.rename(folder)
+        raise InputError(
+            f"{folder}: {holder} trains there; stop it first; nothing of {discarded} was removed"
+        )
     sync(folder.parent)  # no half of the folder may come back under its name
     shutil.rmtree(discarded)
     if re.fullmatch(r"\d{4}-\d\d-\d\d", folder.parent.name):

@@ -187,7 +187,8 @@ def _resume(folder: Path, config: Config) -> None:
     level = logging.ERROR if launch_info().rank else logging.INFO
     log_to(sys.stdout, level)
     run = Run(folder)
-    if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
+    # The configuration is read first: another command may have removed the run meanwhile.
+    if run.config.trainer.max_epochs == config.trainer.max_epochs and run.ended:
         result = run.result
         epochs = counted(result["epochs"], "epoch")
         log.info("%s: %s after %s", folder, result["status"], epochs)

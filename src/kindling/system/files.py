@@ -34,6 +34,7 @@ YAML_LIMIT = MIB // 4
 # Seconds to wait until the ranks (the processes of a run) end after their main process was killed.
 # On a busy machine they took 5 s.
 RANKS_PATIENCE = 60
+LOOK = 0.2  # seconds to try again: a command that looks at a lock holds it for a moment
 LINKS_ALLOWED_IN = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
 HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links are harmless
 
@@ -44,7 +45,7 @@ HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links
 def write_durably(path: Path, content: bytes | str) -> None:
     """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
 
-    A link is replaced, never followed. The caller must make sure that only one process writes. A
+    A link is replaced, never followed. Processes that write the same file wait for each other. A
     temporary file left by a killed process is removed. Text is written as UTF-8; undecodable bytes
     of a file name in the text are written as escapes. On OSError the old file is unchanged.
     """
@@ -115,7 +116,8 @@ def replace_quickly(path: Path, content: str) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file, which replaces `path` after the body, as durably as in
-    `write_durably`. Raises InputError when the old file is not a regular file."""
+    `write_durably`. No other process replaces `path` during the body, which may therefore read it
+    first. Raises InputError when the old file is not a regular file."""
     with _replacing(path, synced=True) as temporary:
         yield temporary
     sync(path.parent)
@@ -126,20 +128,66 @@ def _replacing(path: Path, *, synced: bool) -> Iterator[Path]:
     """As `replacing`, but the caller syncs the folder."""
     if path.exists():
         require_regular(path, path.stat())
-    temporary = temporary_path(path)
+    temporary, descriptor = temporary_path(path), None
     try:
-        temporary.unlink(missing_ok=True)
-        temporary.touch(exist_ok=False)  # follows no link
+        descriptor = _new_and_locked(temporary)
         yield temporary
         if synced:
             sync(temporary)
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if descriptor is not None:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = error.filename or str(path)
         raise
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _new_and_locked(path: Path) -> int:
+    """The descriptor of a new, empty file, whose lock this process holds. Waits while another
+    process holds the lock of such a file. Removes what else has the name, and follows no link."""
+    while True:
+        new = os.O_EXCL | os.O_CREAT
+        try:
+            descriptor = os.open(path, os.O_RDWR | new | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            new = 0
+            if (descriptor := _opened_to_wait(path)) is None:
+                continue
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            same = _is_at(path, descriptor)
+            if same and new:
+                return descriptor
+            if same:  # of a killed process
+                path.unlink(missing_ok=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _opened_to_wait(path: Path) -> int | None:
+    """The descriptor of a file that another process may be writing. Anything else is removed."""
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            with suppress(PermissionError):
+                return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        path.unlink()
+    return None
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has this name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    return False
 
 
 WRITERS = 16  # threads; a disk syncs 16 files in little more than the time of one
@@ -391,14 +439,14 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
         except BlockingIOError:
             holder = file.read(100).strip() or "another process"
             file.close()
-            allowed = RANKS_PATIENCE if patience and _has_ended(holder) else patience
+            allowed = RANKS_PATIENCE if patience and _has_ended(holder) else max(patience, LOOK)
             if time.monotonic() - began < allowed:
                 time.sleep(0.05)
                 continue
             raise InputError(
                 f"{path.parent}: {holder} is writing there; wait until it ends, or stop it"
             ) from None
-        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+        if _is_at(path, file.fileno()):
             break
         file.close()  # the previous holder has removed the file meanwhile
     try:
