@@ -86,6 +86,17 @@ GROUPS: dict[str, tuple[Sequence[Command], dict[str, Command]]] = {
             "report": ("src.report", "runs"),
         },
     ),
+    "a new sweep": (
+        [],
+        {
+            "train": FUSED,
+            "train or resume": (*FUSED, "resume=auto"),
+            "train another": (*FUSED, "model.hidden_sizes=[4]"),
+            "clean": ("src.runs", "clean", "--yes"),
+            "rm": ("src.runs", "rm", SWEEP, "--yes"),
+            "report": ("src.report", "sweeps"),
+        },
+    ),
     "a sweep": (
         [FUSED],
         {
@@ -266,6 +277,8 @@ def faults(racers: Racers, group: str, names: tuple[str, str], many: int) -> lis
         fair.append(
             Ended((worked and not number, worked and bool(number)), racers.known(command).state)
         )
+    if first == second:  # each has made what it was asked for
+        fair.append(Ended((True, True), racers.known(first).state))
     racers.in_turn(second)
     others = racers.calls()
     racers.in_turn(first)

@@ -16,6 +16,7 @@ from kindling.system.files import (
     replace_quickly,
     replacing,
     write_durably,
+    write_first,
     write_into_folder,
     write_together,
 )
@@ -110,6 +111,19 @@ def test_files_of_a_folder_are_replaced_in_order(
                 write_into_folder(dict.fromkeys(paths, b"new"))
         texts = [path.read_text() for path in paths]
         assert texts == ["new"] * replaced + ["old"] * (3 - replaced)
+
+
+def test_only_the_first_writes(tmp_path: Path) -> None:
+    """All files are of one process."""
+    names = [tmp_path / "new" / name for name in ("a", "b", "last")]
+    write_first({})
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(12):
+            threads.submit(write_first, dict.fromkeys(names, str(number)))
+    (written,) = {path.read_text() for path in names}
+    write_first({names[0]: "other", names[2]: "other"})
+    assert [path.read_text() for path in names] == [written] * 3
+    assert len([*names[0].parent.iterdir()]) == 3
 
 
 def test_items_are_written_together(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from kindling.system.errors import (
     first_line,
     told_of,
 )
-from kindling.system.files import make_folder, write_durably, write_into_folder
+from kindling.system.files import make_folder, write_durably, write_first
 from kindling.system.process import importing
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def launch_fused(
     for number, (job, checked) in enumerate(zip(jobs, configs, strict=True)):
         # Interpolations in Hydra's section are not resolved.
         section: Any = OmegaConf.to_container(job.hydra, enum_to_str=True)
-        write_into_folder(job_files(folders[number], points[number], section, checked))
+        write_first(job_files(folders[number], points[number], section, checked))
         texts, name = section["overrides"]["task"], job.hydra.job.name
         returns.append(JobReturn(texts, own[number], job, str(Path.cwd()), name))
         context.callbacks.on_job_start(config=job, task_function=task)

@@ -72,6 +72,22 @@ def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None
         sync(folder)
 
 
+def write_first(contents: Mapping[Path, bytes | str]) -> None:
+    """As `write_into_folder`, unless the last file exists: then another process was first, and
+    nothing is written."""
+    *others, last = contents or [None]
+    if last is None:
+        return
+    make_folder(last.parent)
+    with suppress(FileExistsError):
+        with _replacing(last, synced=True) as temporary:
+            if os.path.lexists(last):
+                raise FileExistsError(last)
+            write_into_folder({path: contents[path] for path in others})
+            temporary.write_bytes(_encoded(contents[last]))
+        sync(last.parent)
+
+
 def _encoded(content: bytes | memoryview | str) -> bytes | memoryview:
     return content.encode(errors="backslashreplace") if isinstance(content, str) else content
 
