@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from kindling.system import files
+from kindling.system.errors import InputError
 from kindling.system.files import (
     WRITERS,
     lock_or_fail,
     replace_quickly,
     replacing,
+    wait_for_lock,
     write_durably,
     write_first,
     write_into_folder,
@@ -76,11 +80,50 @@ def test_writers_of_the_same_file_wait_for_each_other(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_folder_that_is_removed_before_its_lock_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, real = tmp_path / "folder" / ".lock", files.open_in_place
+    removed = list[Path]()
+
+    def late(path: Path, flags: int) -> int:
+        if not removed:
+            path.parent.rmdir()
+            removed.append(path)
+        return real(path, flags)
+
+    monkeypatch.setattr(files, "open_in_place", late)
+    with lock_or_fail(lock):
+        assert lock.exists()
+    assert removed == [lock]
+
+
+def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is trained in needs locks; a file is replaced without them."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for lock in (lock_or_fail, wait_for_lock):
+        told = f"{tmp_path / '.lock'}: cannot be locked (No locks available); name a folder on"
+        with pytest.raises(InputError, match=re.escape(told)), lock(tmp_path / ".lock"):
+            pass
+    for text in ("one", "two"):
+        write_durably(tmp_path / "file", text)
+    assert (tmp_path / "file").read_text() == "two"
+
+
 def test_a_look_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
     with lock.open("w") as file, ThreadPoolExecutor(1) as threads:
         fcntl.flock(file, fcntl.LOCK_SH)
-        threads.submit(lambda: (time.sleep(0.05), fcntl.flock(file, fcntl.LOCK_UN)))
+
+        def unlock() -> None:
+            time.sleep(0.05)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        threads.submit(unlock)
         with lock_or_fail(lock):
             pass
 

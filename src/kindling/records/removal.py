@@ -52,6 +52,8 @@ def _holder(lock: Path) -> str | None:
     except BlockingIOError:
         with suppress(InputError):
             return read_bounded(lock, 1000).decode(errors="replace")[:100].strip() or "a process"
+    except OSError:  # a disk without locks: nobody trains there
+        pass
     finally:
         os.close(descriptor)
     return None
@@ -130,9 +132,10 @@ def remove_all(reasons: Mapping[Path, str], *, ask: bool) -> str:
 
 
 def leftovers() -> list[Path]:
-    """What killed commands have left beside runs and sweeps in BASES, and no process uses."""
+    """What killed commands have left here and beside runs and sweeps in BASES, and no process
+    uses."""
     folders = [folder for base in BASES for folder, kind in walk(Path(base)) if kind not in TRAINED]
-    found = (path for folder in folders for path in folder.glob(f"{DISCARDED}*"))
+    found = (path for folder in [Path(), *folders] for path in folder.glob(f"{DISCARDED}*"))
     return sorted(path for path in found if is_discarded(path) and why_in_use(path) is None)
 
 

@@ -75,9 +75,9 @@ def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None
 def write_first(contents: Mapping[Path, bytes | str]) -> None:
     """As `write_into_folder`, unless the last file exists: then another process was first, and
     nothing is written."""
-    *others, last = contents or [None]
-    if last is None:
+    if not contents:
         return
+    *others, last = contents
     make_folder(last.parent)
     with suppress(FileExistsError):
         with _replacing(last, synced=True) as temporary:
@@ -144,7 +144,8 @@ def _replacing(path: Path, *, synced: bool) -> Iterator[Path]:
     """As `replacing`, but the caller syncs the folder."""
     if path.exists():
         require_regular(path, path.stat())
-    temporary, descriptor = temporary_path(path), None
+    temporary = temporary_path(path)
+    descriptor: int | None = None
     try:
         descriptor = _new_and_locked(temporary)
         yield temporary
@@ -172,8 +173,10 @@ def _new_and_locked(path: Path) -> int:
             descriptor = os.open(path, os.O_RDWR | new | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             new = 0
-            if (descriptor := _opened_to_wait(path)) is None:
+            waiting = _opened_to_wait(path)
+            if waiting is None:
                 continue
+            descriptor = waiting
         try:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -446,12 +449,18 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
     `require_single_name`. When the process that took the lock has ended, its ranks may still hold
     the lock: if `patience` is above 0, this function then waits up to RANKS_PATIENCE seconds.
     """
-    make_folder(path.parent)
     began = time.monotonic()
     while True:
-        file = os.fdopen(open_in_place(path, os.O_RDWR), "r+", errors="replace")
+        make_folder(path.parent)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = open_in_place(path, os.O_RDWR)
+        except FileNotFoundError:  # another command has just removed the folder
+            if time.monotonic() - began < max(patience, LOOK):
+                continue
+            raise
+        file = os.fdopen(descriptor, "r+", errors="replace")
+        try:
+            _flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, path)
         except BlockingIOError:
             holder = file.read(100).strip() or "another process"
             file.close()
@@ -462,6 +471,9 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
             raise InputError(
                 f"{path.parent}: {holder} is writing there; wait until it ends, or stop it"
             ) from None
+        except InputError:
+            file.close()
+            raise
         if _is_at(path, file.fileno()):
             break
         file.close()  # the previous holder has removed the file meanwhile
@@ -474,6 +486,18 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
         with suppress(OSError):
             path.unlink(missing_ok=True)
         file.close()
+
+
+def _flock(descriptor: int, operation: int, path: Path) -> None:
+    """Raises BlockingIOError if another process holds the lock, InputError without locks."""
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be locked ({error.strerror}); name a folder on a disk with locks"
+        ) from None
 
 
 def _has_ended(holder: str) -> bool:
@@ -492,5 +516,5 @@ def _has_ended(holder: str) -> bool:
 def wait_for_lock(path: Path) -> Iterator[None]:
     """Locks a file, however long that takes; the file stays. Raises as `require_single_name`."""
     with os.fdopen(open_in_place(path, os.O_RDWR), "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _flock(file.fileno(), fcntl.LOCK_EX, path)
         yield
