@@ -243,6 +243,8 @@ def finish_sweep(folder: Path, note: str = "") -> None:
     """Prints the table of a sweep and a note, and writes its report. Exits with 1 when a trial
     failed."""
     sweep = Sweep(folder)
+    if not sweep.outcomes():  # each group has told why
+        raise SystemExit(1)
     sweep.write_results()
     sweep.remove_surplus()
     print("\n".join(["", sweep.table(), *([note] if note else [])]))
