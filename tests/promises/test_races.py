@@ -223,11 +223,12 @@ def state(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        # A report and its figures show what was there when it was written.
-        if path.is_dir() or path.name.endswith("lock") or path.parent.name == "report":
+        # A report and its figures show what was there when it.
+        of_report = path.name == "report.html" or path.parent.name == "report"
+        if path.is_dir() or path.name.endswith("lock") or of_report:
             continue
         found[name] = ""
-        if path.name in ("config.yaml", "labels.json", "out.csv"):
+        if path.name in ("config.yaml", "multirun.yaml", "labels.json", "out.csv"):
             found[name] = path.read_text()
         elif path.name == "model.safetensors":
             found[name] = digest(load_file(path))
