@@ -24,7 +24,6 @@ from benchmarks.crashes import digest, fingerprint
 from kindling.records import checkpoint
 from kindling.records.folder import Run
 from kindling.records.sweep_folder import Sweep
-from kindling.system.errors import InputError
 from tests.helpers.power.cuts import (
     Call,
     Cut,
@@ -80,6 +79,16 @@ def best_of(folder: str) -> Callable[[Path], Any]:
     return lambda root: digest(checkpoint.read(Run(root / folder).best_checkpoint))
 
 
+def whole(folder: str) -> Callable[[Path], Any]:
+    """A committee: its weights, configuration and figures."""
+
+    def outcome(root: Path) -> Any:
+        run = Run(root / folder)
+        return best_of(folder)(root), run.config.to_primitives(), run.result.get("test/acc")
+
+    return outcome
+
+
 def texts_of(path: str) -> Callable[[Path], Any]:
     return lambda root: (root / path).read_text()
 
@@ -103,6 +112,10 @@ def kept_of(sweep: str) -> Callable[[Path], Any]:
         return [run.monitored for run in runs], kept, best
 
     return outcome
+
+
+def files_in(root: Path) -> list[str]:
+    return sorted(name for name in names_in(root) if (root / name).is_file())
 
 
 def names_in(root: Path) -> list[str]:
@@ -150,7 +163,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "a confirmation": Operation(("src.confirm", SWEEP, "--seeds", "3"), confirmed, [FUSED]),
     "a committee": Operation(
-        ("src.committee", SWEEP, "--best", "2"), best_of(f"{SWEEP}/committee"), [FUSED],
+        ("src.committee", SWEEP, "--best", "2"), whole(f"{SWEEP}/committee"), [FUSED],
         says="exists already",
     ),
     "an export": Operation(
@@ -181,12 +194,14 @@ OPERATIONS: dict[str, Operation] = {
         [TRAIN, SAMPLES], says="exists already",
     ),
     "a project": Operation(
-        ("src.new", "mine"), lambda root: names_in(root / "mine"), says="exists already"
+        ("src.new", "mine"),
+        lambda root: [(root / "mine" / name).read_text() for name in files_in(root / "mine")],
+        says="is there already",
     ),
     "a pack": Operation(
         ("src.tables", "table.csv", "--target", "c", "--networks", "4", "--folder", SWEEP,
          "trainer.max_epochs=5"),
-        best_of(f"{SWEEP}/committee"), [TABLE], says="exists already",
+        whole(f"{SWEEP}/committee"), [TABLE], says="exists already",
     ),
     "a reproduction": Operation(
         ("src.reproduce", "run.zip", "--output", "again"),
@@ -231,7 +246,7 @@ class Recorded:
         try:
             if self.operation.outcome(self.root) != self.expected:
                 return "another outcome"
-        except (OSError, InputError) as error:
+        except Exception as error:  # libraries raise any for a damaged file
             return f"no outcome: {error}"
         return ""
 
@@ -333,9 +348,14 @@ NEEDED = {
         "s .config.yaml.part", "s .last.ckpt.part", "s .best.ckpt.part", "s history.csv",
         "s .result.json.part", "s run",
     },
-    "a label": {"s .labels.json.part", "s run"},
-    "a committee": {"s .best.ckpt.part", "s sweep"},
-    "a removal": {"s a"},
+    "a label": {"s .labels.json.part", "r .labels.json.part", "s run"},
+    "a committee": {"s .best.ckpt.part", "s .config.yaml.part", "s .result.json.part", "s sweep"},
+    "a removal": {"s a", "r run"},
+    "a bundle": {"s .run.zip.part", "r .run.zip.part", "s ."},
+    "a cleaning": {"s a", "r run"},
+    "a project": {"s .README.md.part", "s ."},
+    "an export": {"s .model.safetensors.part", "r .model.safetensors.part", "s run"},
+    "a report": {"s .report.html.part", "r .report.html.part", "s run"},
 }  # fmt: skip
 
 
@@ -373,7 +393,7 @@ def test_a_sync_or_a_rename_that_is_left_out_is_noticed(
         if call.kind == "r" and call.path and call.other:
             places.setdefault(f"r {Path(call.path).name}", []).append(number)
         elif call.kind == "s":
-            places.setdefault(f"s {Path(call.path).name}", []).append(number)
+            places.setdefault(f"s {Path(call.path).name or call.path}", []).append(number)
     noticed, needless = list[str](), list[str]()
     for what, numbers in places.items():
         for number in {numbers[0], numbers[-1]}:  # of files of many folders, two
