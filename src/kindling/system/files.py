@@ -81,7 +81,7 @@ def write_first(contents: Mapping[Path, bytes | str]) -> None:
     make_folder(last.parent)
     with suppress(FileExistsError):
         with _replacing(last, synced=True) as temporary:
-            if os.path.lexists(last):
+            if last.exists():  # a link to nothing is replaced
                 raise FileExistsError(last)
             write_into_folder({path: contents[path] for path in others})
             temporary.write_bytes(_encoded(contents[last]))
