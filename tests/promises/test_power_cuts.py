@@ -354,7 +354,7 @@ NEEDED = {
     "a bundle": {"s .run.zip.part", "r .run.zip.part", "s ."},
     "a cleaning": {"s a", "r run"},
     "a project": {"s .README.md.part", "s ."},
-    "an export": {"s .model.safetensors.part", "r .model.safetensors.part", "s run"},
+    "an export": {"s .model.safetensors.part", "s run"},
     "a report": {"s .report.html.part", "r .report.html.part", "s run"},
 }  # fmt: skip
 
