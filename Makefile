@@ -72,12 +72,13 @@ slow: setup
 clusters: setup
 	$(VENV)/bin/python -m pytest -n2 --dist loadfile -m slow $(OF_CLUSTERS) $(ARGS)
 
-# Two hundred kills, power cuts, a hundred thousand mutated files, a thousand random configurations, a
-# rehearsal of the tests for GPUs.
+# Two hundred kills, power cuts, pairs of commands at once, a hundred thousand mutated files, a thousand
+# random configurations, a rehearsal of the tests for GPUs.
 torture: setup
 	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" \
 		tests/benchmarks/test_crashes.py tests/benchmarks/test_gpu_check.py tests/promises/test_hostile_files.py \
-		tests/promises/test_power_cuts.py tests/promises/test_properties.py $(ARGS)
+		tests/promises/test_power_cuts.py tests/promises/test_properties.py tests/promises/test_races.py \
+		$(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json and gpu_check.log into OUT.
 # PACKAGES=python3 uses the packages of that interpreter and installs nothing.

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -378,6 +379,22 @@ def dies_always(job: Job) -> None:
     fit_rank(job)
 
 
+def stops_once(rank: int, job: Job) -> None:
+    """fit_rank, but this rank is stopped in the second epoch of the first attempt."""
+    after_batch = Checkpoints.on_train_batch_end
+    mark = Path(job.folders[0]) / "stopped"
+
+    def stopped(self: Checkpoints, trainer: Any, *others: Any) -> None:
+        if trainer.global_rank == rank and trainer.current_epoch == 1 and not mark.exists():
+            mark.with_name("new").write_text(str(os.getpid()))
+            mark.with_name("new").rename(mark)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        after_batch(self, trainer, *others)
+
+    Checkpoints.on_train_batch_end = stopped  # type: ignore[method-assign, assignment]
+    fit_rank(job)
+
+
 def raises(job: Job) -> None:
     """fit_rank, but rank 1 meets a fault of the program."""
     after_batch = Checkpoints.on_train_batch_end
@@ -421,6 +438,41 @@ def test_restarted_ranks_come_to_the_same(
     assert [row["val/loss"] for row in run.history] == [
         row["val/loss"] for row in own_ranks.history
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGCONT, signal.SIGKILL])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_wait_for_one_that_is_stopped(
+    rank: int,
+    sent: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own_ranks: Run,
+) -> None:
+    """It goes on, or is killed and starts again: the run comes to the same."""
+    monkeypatch.setattr("kindling.training.fit.fit_rank", partial(stops_once, rank))
+    run = Run(tmp_path / "run")
+    seen = list[int]()
+
+    def wake() -> None:
+        while not (run.folder / "stopped").exists():
+            time.sleep(0.01)
+        process = int((run.folder / "stopped").read_text())
+        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        time.sleep(0.5)  # the other rank comes to wait for this one
+        seen.append(len(run.history))
+        os.kill(process, sent)
+
+    threading.Thread(target=wake, daemon=True).start()
+    fit(compose(*DROPPED, "trainer.devices=2", "trainer.max_restarts=1"), run.folder)
+    assert seen == [2]  # nobody has come further than the first epoch
+    assert ("going on from epoch 1" in run.log_file.read_text()) is (sent == signal.SIGKILL)
+    assert run.result["status"] == "finished"
+    assert same_weights(run, own_ranks)
+    losses = [[row["val/loss"] for row in each.history] for each in (run, own_ranks)]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.slow

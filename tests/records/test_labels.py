@@ -1,5 +1,6 @@
 """Names and tags of runs and sweeps."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def test_labels_change_later(tmp_path: Path) -> None:
     write_labels(tmp_path, name="", remove=("a", "c"))
     assert str(read_labels(tmp_path)) == "name –, tags –"
     assert Run(tmp_path).config.name == "first"  # as it was typed
+
+
+def test_two_commands_at_once_lose_no_tag(tmp_path: Path) -> None:
+    ended(tmp_path, 0.5)
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(16):
+            threads.submit(write_labels, tmp_path, None, [f"t{number}"])
+    assert {*read_labels(tmp_path).tags} == {f"t{number}" for number in range(16)}
+    assert not [*tmp_path.glob(".*.part")]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,22 @@ def test_what_trains_is_never_removed(place: str) -> None:
         assert useless() == {}
     assert why_in_use(folder) is None
     assert useless() == {folder: "failed"}
+
+
+def test_a_training_that_begins_while_a_run_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the lock before the folder has another name: the folder gets its name back."""
+    folder = ended(Path("runs/2026-01-02/a"), 0.5).folder
+    with ExitStack() as stack:
+
+        def late(path: Path) -> Path:
+            stack.enter_context(lock_or_fail(path / "checkpoints" / ".lock"))
+            return discarded_name(path)
+
+        monkeypatch.setattr("kindling.records.removal.discarded_name", late)
+        with pytest.raises(InputError, match=f"^{folder}: process {os.getpid()} .* trains there"):
+            remove_all({folder: ""}, ask=False)
+    assert [path.name for path in folder.parent.iterdir()] == ["a"]
+    assert (folder / "checkpoints" / "best.ckpt").exists()
 
 
 @pytest.mark.parametrize(

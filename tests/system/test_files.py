@@ -1,17 +1,26 @@
 """Files are whole at every instant."""
 
 import errno
+import fcntl
 import os
+import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from kindling.system import files
+from kindling.system.errors import InputError
 from kindling.system.files import (
     WRITERS,
+    lock_or_fail,
     replace_quickly,
     replacing,
+    wait_for_lock,
     write_durably,
+    write_first,
     write_into_folder,
     write_together,
 )
@@ -54,6 +63,71 @@ def test_a_failed_write_leaves_the_old_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+def test_writers_of_the_same_file_wait_for_each_other(tmp_path: Path) -> None:
+    """Each replaces the file as the one before has left it."""
+    path = tmp_path / "file"
+    path.write_text("")
+
+    def add(number: int) -> None:
+        with replacing(path) as temporary:
+            time.sleep(0.001)
+            temporary.write_text(f"{path.read_text()}{number}\n")
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(20):
+            threads.submit(add, number)
+    assert sorted(map(int, path.read_text().split())) == [*range(20)]
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_is_removed_before_its_lock_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, real = tmp_path / "folder" / ".lock", files.open_in_place
+    removed = list[Path]()
+
+    def late(path: Path, flags: int) -> int:
+        if not removed:
+            path.parent.rmdir()
+            removed.append(path)
+        return real(path, flags)
+
+    monkeypatch.setattr(files, "open_in_place", late)
+    with lock_or_fail(lock):
+        assert lock.exists()
+    assert removed == [lock]
+
+
+def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is trained in needs locks; a file is replaced without them."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for lock in (lock_or_fail, wait_for_lock):
+        told = f"{tmp_path / '.lock'}: cannot be locked (No locks available); name a folder on"
+        with pytest.raises(InputError, match=re.escape(told)), lock(tmp_path / ".lock"):
+            pass
+    for text in ("one", "two"):
+        write_durably(tmp_path / "file", text)
+    assert (tmp_path / "file").read_text() == "two"
+
+
+def test_a_look_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    with lock.open("w") as file, ThreadPoolExecutor(1) as threads:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+        def unlock() -> None:
+            time.sleep(0.05)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        threads.submit(unlock)
+        with lock_or_fail(lock):
+            pass
+
+
 def test_a_quick_write_does_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link is replaced, not followed."""
     monkeypatch.delattr(os, "fsync")
@@ -80,6 +154,19 @@ def test_files_of_a_folder_are_replaced_in_order(
                 write_into_folder(dict.fromkeys(paths, b"new"))
         texts = [path.read_text() for path in paths]
         assert texts == ["new"] * replaced + ["old"] * (3 - replaced)
+
+
+def test_only_the_first_writes(tmp_path: Path) -> None:
+    """All files are of one process."""
+    names = [tmp_path / "new" / name for name in ("a", "b", "last")]
+    write_first({})
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(12):
+            threads.submit(write_first, dict.fromkeys(names, str(number)))
+    (written,) = {path.read_text() for path in names}
+    write_first({names[0]: "other", names[2]: "other"})
+    assert [path.read_text() for path in names] == [written] * 3
+    assert len([*names[0].parent.iterdir()]) == 3
 
 
 def test_items_are_written_together(tmp_path: Path) -> None:

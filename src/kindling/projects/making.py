@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kindling.config.faults import options
 from kindling.system.errors import InputError
-from kindling.system.files import made_whole
+from kindling.system.files import made_whole, write_into_folder
 from kindling.system.installation import as_command
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -41,7 +41,6 @@ def make(folder: Path, name: str | None = None) -> str:
                 parts = [part.replace(NAME, name) for part in path.parts[:-1]]
                 last = FILES.get(path.name, path.name).replace(NAME, name)
                 target = place.joinpath(*parts, last)
-                target.parent.mkdir(parents=True, exist_ok=True)
                 text = re.sub(rf"\b{NAME}\b", name, source.read_text("utf-8"))
-                target.write_text(text, "utf-8")
+                write_into_folder({target: text})
     return name

@@ -16,7 +16,7 @@ from kindling.config.schema import OLD_TASK, UNTRAINED, YOUNGER, Config, with_ba
 from kindling.config.written import same_classes, written
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
-from kindling.system.files import make_folder, write_durably, write_into_folder
+from kindling.system.files import make_folder, write_durably, write_first
 
 # If PyYAML was built with libyaml, the dumper of libyaml is many times as fast.
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -27,7 +27,7 @@ def create_run_folder(
     run: Run, config: Mapping[str, Any], overrides: Sequence[str] | None = None
 ) -> None:
     """Creates the run folder with its files in .hydra/, unless it has them already."""
-    write_into_folder(new_files(run, config, overrides))
+    write_first(new_files(run, config, overrides))
 
 
 def new_files(
@@ -37,7 +37,7 @@ def new_files(
     hydra: str | None = None,
     text: str | None = None,
 ) -> dict[Path, str]:
-    """The files to write into .hydra/ of a run, in this order, for `write_into_folder`. None if
+    """The files to write into .hydra/ of a run, in this order, for `write_first`. None if
     config.yaml exists: it is written last, so the other files exist too. `config` has plain values;
     `text` is its YAML if that is known, `hydra` that of Hydra's section."""
     if run.config_file.exists():
@@ -121,6 +121,7 @@ def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Con
         config = with_batch_size(config, decide_batch_size() if size == "auto" else int(size))
     if saved is None:  # Hydra and sweeps have written the files of their runs before
         create_run_folder(run, config.to_primitives(), _overrides(run, config))
+        require_same_config(run, config)  # another process may have been first
     elif saved.to_primitives() | {"resume": config.resume} != config.to_primitives():
         write_durably(run.overrides_file, yaml_text(_overrides(run, config, saved)))
         write_durably(run.config_file, yaml_text(config.to_primitives()))

@@ -17,7 +17,7 @@ from kindling.config.written import printable
 from kindling.records.folder import Run, configured, is_sweep, read_json
 from kindling.records.outcome import UNKNOWN
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import YAML_LIMIT, read_bounded, read_yaml, write_durably
+from kindling.system.files import YAML_LIMIT, read_bounded, read_yaml, replacing
 
 FILE = "labels.json"
 LIMIT = 16_384  # bytes
@@ -65,13 +65,14 @@ def write_labels(
     neither a run nor a sweep."""
     if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
         raise InputError(f"{folder}: is neither a run nor a sweep")
-    labels = read_labels(folder)
-    kept = [tag for tag in labels.tags if tag not in remove]
-    with parsing(f"{folder}: cannot be labelled"):
-        new = Labels(
-            name=labels.name if name is None else name or None,
-            tags=list(dict.fromkeys([*kept, *add])),
-            note=labels.note if note is None else note or None,
-        )
-    write_durably(folder / FILE, f"{new.model_dump_json(exclude_none=True)}\n")
+    with replacing(folder / FILE) as temporary:  # two commands at once: no tag is lost
+        labels = read_labels(folder)
+        kept = [tag for tag in labels.tags if tag not in remove]
+        with parsing(f"{folder}: cannot be labelled"):
+            new = Labels(
+                name=labels.name if name is None else name or None,
+                tags=list(dict.fromkeys([*kept, *add])),
+                note=labels.note if note is None else note or None,
+            )
+        temporary.write_text(f"{new.model_dump_json(exclude_none=True)}\n", encoding="utf-8")
     return new

@@ -52,6 +52,8 @@ def _holder(lock: Path) -> str | None:
     except BlockingIOError:
         with suppress(InputError):
             return read_bounded(lock, 1000).decode(errors="replace")[:100].strip() or "a process"
+    except OSError:  # a disk without locks: nobody trains there
+        pass
     finally:
         os.close(descriptor)
     return None
@@ -86,8 +88,15 @@ def _fault(folder: Path) -> str | None:
 
 def remove(folder: Path) -> None:
     """Removes a run or a sweep, and the folder of its date if that becomes empty. If this process
-    is killed, or the power is cut, `leftovers` finds the rest."""
+    is killed, or the power is cut, `leftovers` finds the rest. Raises InputError if a process has
+    begun to train there: whoever locks a file from now on sees that the file has another path."""
     discarded = folder.rename(discarded_name(folder))
+    if holder := why_in_use(discarded):
+        with suppress(OSError):
+            discarded = discarded.rename(folder)
+        raise InputError(
+            f"{folder}: {holder} trains there; stop it first; nothing of {discarded} was removed"
+        )
     sync(folder.parent)  # no half of the folder may come back under its name
     shutil.rmtree(discarded)
     if re.fullmatch(r"\d{4}-\d\d-\d\d", folder.parent.name):
@@ -123,9 +132,10 @@ def remove_all(reasons: Mapping[Path, str], *, ask: bool) -> str:
 
 
 def leftovers() -> list[Path]:
-    """What killed commands have left beside runs and sweeps in BASES, and no process uses."""
+    """What killed commands have left here and beside runs and sweeps in BASES, and no process
+    uses."""
     folders = [folder for base in BASES for folder, kind in walk(Path(base)) if kind not in TRAINED]
-    found = (path for folder in folders for path in folder.glob(f"{DISCARDED}*"))
+    found = (path for folder in [Path(), *folders] for path in folder.glob(f"{DISCARDED}*"))
     return sorted(path for path in found if is_discarded(path) and why_in_use(path) is None)
 
 

@@ -46,7 +46,7 @@ from kindling.system.errors import (
     first_line,
     told_of,
 )
-from kindling.system.files import make_folder, write_durably, write_into_folder
+from kindling.system.files import YAML_LIMIT, make_folder, read_bounded, write_durably, write_first
 from kindling.system.process import importing
 
 log = logging.getLogger(__name__)
@@ -133,11 +133,21 @@ def exit_if_diverged(run: Run) -> None:
 
 
 def write_record(command: Command) -> None:
-    """Writes multirun.yaml, from which a sweep is resumed, as Hydra's basic sweeper does."""
+    """Writes multirun.yaml, from which a sweep is resumed, as Hydra's basic sweeper does. Raises
+    InputError if another command has begun a sweep there since the folder was checked."""
     assert command.sweep_dir is not None
+    file = command.sweep_dir / "multirun.yaml"
     values = command.composer.values(command.overrides, resolve=False)
     text = hydra_yaml({"hydra": command.section, **values})
-    write_durably(command.sweep_dir / "multirun.yaml", text)
+    if not command.points or command.points[0].resume is not None:
+        write_durably(file, text)
+        return
+    write_first({file: text})
+    if read_bounded(file, YAML_LIMIT) != text.encode(errors="backslashreplace"):
+        raise InputError(
+            f"{command.sweep_dir}: another command has just begun a sweep there; name another "
+            "folder"
+        )
 
 
 # --- by Hydra -----------------------------------------------------------------------------------
@@ -231,7 +241,7 @@ def launch_fused(
     for number, (job, checked) in enumerate(zip(jobs, configs, strict=True)):
         # Interpolations in Hydra's section are not resolved.
         section: Any = OmegaConf.to_container(job.hydra, enum_to_str=True)
-        write_into_folder(job_files(folders[number], points[number], section, checked))
+        write_first(job_files(folders[number], points[number], section, checked))
         texts, name = section["overrides"]["task"], job.hydra.job.name
         returns.append(JobReturn(texts, own[number], job, str(Path.cwd()), name))
         context.callbacks.on_job_start(config=job, task_function=task)

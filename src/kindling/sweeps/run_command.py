@@ -49,7 +49,7 @@ from kindling.system.errors import (
     InterruptedByKeys,
     exit_on_interruption,
 )
-from kindling.system.files import make_folder, write_into_folder, write_together
+from kindling.system.files import make_folder, write_first, write_together
 from kindling.system.installation import as_command
 from kindling.system.launch import launch_info
 from kindling.system.process import (
@@ -138,7 +138,7 @@ def _train_in_stacks(command: Command, folder: Path, proceed: Callable[[int], bo
         if proceed is not None and not proceed(first):
             return
         batch = range(count)[first : first + size]
-        write_together(write_into_folder, (_files_and_section(command, n)[0] for n in batch))
+        write_together(write_first, (_files_and_section(command, n)[0] for n in batch))
         _configure_log(command, _files_and_section(command, first)[1], "job_logging")
         configs = command.points[first : first + size]
         train_stacks(settings, configs, [folder / str(number) for number in batch], folder)
@@ -148,7 +148,7 @@ def _train_in_stacks(command: Command, folder: Path, proceed: Callable[[int], bo
 def _job_begun(command: Command, number: int = 0) -> Iterator[list[str]]:
     """Writes the files of a job, and sets up its log and its environment. Yields its overrides."""
     files, section = _files_and_section(command, number)
-    write_into_folder(files)
+    write_first(files)
     _configure_log(command, section, "job_logging")
     with env_override(section["job"]["env_set"]):
         yield section["overrides"]["task"]
@@ -187,7 +187,8 @@ def _resume(folder: Path, config: Config) -> None:
     level = logging.ERROR if launch_info().rank else logging.INFO
     log_to(sys.stdout, level)
     run = Run(folder)
-    if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
+    # The configuration is read first: another command may have removed the run meanwhile.
+    if run.config.trainer.max_epochs == config.trainer.max_epochs and run.ended:
         result = run.result
         epochs = counted(result["epochs"], "epoch")
         log.info("%s: %s after %s", folder, result["status"], epochs)
@@ -242,6 +243,8 @@ def finish_sweep(folder: Path, note: str = "") -> None:
     """Prints the table of a sweep and a note, and writes its report. Exits with 1 when a trial
     failed."""
     sweep = Sweep(folder)
+    if not sweep.outcomes():  # each group has told why
+        raise SystemExit(1)
     sweep.write_results()
     sweep.remove_surplus()
     print("\n".join(["", sweep.table(), *([note] if note else [])]))

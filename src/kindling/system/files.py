@@ -34,6 +34,7 @@ YAML_LIMIT = MIB // 4
 # Seconds to wait until the ranks (the processes of a run) end after their main process was killed.
 # On a busy machine they took 5 s.
 RANKS_PATIENCE = 60
+LOOK = 0.2  # seconds to try again: a command that looks at a lock holds it for a moment
 LINKS_ALLOWED_IN = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
 HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links are harmless
 
@@ -44,7 +45,7 @@ HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links
 def write_durably(path: Path, content: bytes | str) -> None:
     """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
 
-    A link is replaced, never followed. The caller must make sure that only one process writes. A
+    A link is replaced, never followed. Processes that write the same file wait for each other. A
     temporary file left by a killed process is removed. Text is written as UTF-8; undecodable bytes
     of a file name in the text are written as escapes. On OSError the old file is unchanged.
     """
@@ -69,6 +70,22 @@ def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None
             temporary.write_bytes(_encoded(content))
     for folder in folders:
         sync(folder)
+
+
+def write_first(contents: Mapping[Path, bytes | str]) -> None:
+    """As `write_into_folder`, unless the last file exists: then another process was first, and
+    nothing is written."""
+    if not contents:
+        return
+    *others, last = contents
+    make_folder(last.parent)
+    with suppress(FileExistsError):
+        with _replacing(last, synced=True) as temporary:
+            if last.exists():  # a link to nothing is replaced
+                raise FileExistsError(last)
+            write_into_folder({path: contents[path] for path in others})
+            temporary.write_bytes(_encoded(contents[last]))
+        sync(last.parent)
 
 
 def _encoded(content: bytes | memoryview | str) -> bytes | memoryview:
@@ -115,7 +132,8 @@ def replace_quickly(path: Path, content: str) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file, which replaces `path` after the body, as durably as in
-    `write_durably`. Raises InputError when the old file is not a regular file."""
+    `write_durably`. No other process replaces `path` during the body, which may therefore read it
+    first. Raises InputError when the old file is not a regular file."""
     with _replacing(path, synced=True) as temporary:
         yield temporary
     sync(path.parent)
@@ -127,19 +145,68 @@ def _replacing(path: Path, *, synced: bool) -> Iterator[Path]:
     if path.exists():
         require_regular(path, path.stat())
     temporary = temporary_path(path)
+    descriptor: int | None = None
     try:
-        temporary.unlink(missing_ok=True)
-        temporary.touch(exist_ok=False)  # follows no link
+        descriptor = _new_and_locked(temporary)
         yield temporary
         if synced:
             sync(temporary)
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if descriptor is not None:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = error.filename or str(path)
         raise
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _new_and_locked(path: Path) -> int:
+    """The descriptor of a new, empty file, whose lock this process holds. Waits while another
+    process holds the lock of such a file. Removes what else has the name, and follows no link."""
+    while True:
+        new = os.O_EXCL | os.O_CREAT
+        try:
+            descriptor = os.open(path, os.O_RDWR | new | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            new = 0
+            waiting = _opened_to_wait(path)
+            if waiting is None:
+                continue
+            descriptor = waiting
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            same = _is_at(path, descriptor)
+            if same and new:
+                return descriptor
+            if same:  # of a killed process
+                path.unlink(missing_ok=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _opened_to_wait(path: Path) -> int | None:
+    """The descriptor of a file that another process may be writing. Anything else is removed."""
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            with suppress(PermissionError):
+                return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        path.unlink()
+    return None
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has this name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    return False
 
 
 WRITERS = 16  # threads; a disk syncs 16 files in little more than the time of one
@@ -382,23 +449,32 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
     `require_single_name`. When the process that took the lock has ended, its ranks may still hold
     the lock: if `patience` is above 0, this function then waits up to RANKS_PATIENCE seconds.
     """
-    make_folder(path.parent)
     began = time.monotonic()
     while True:
-        file = os.fdopen(open_in_place(path, os.O_RDWR), "r+", errors="replace")
+        make_folder(path.parent)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = open_in_place(path, os.O_RDWR)
+        except FileNotFoundError:  # another command has just removed the folder
+            if time.monotonic() - began < max(patience, LOOK):
+                continue
+            raise
+        file = os.fdopen(descriptor, "r+", errors="replace")
+        try:
+            _flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, path)
         except BlockingIOError:
             holder = file.read(100).strip() or "another process"
             file.close()
-            allowed = RANKS_PATIENCE if patience and _has_ended(holder) else patience
+            allowed = RANKS_PATIENCE if patience and _has_ended(holder) else max(patience, LOOK)
             if time.monotonic() - began < allowed:
                 time.sleep(0.05)
                 continue
             raise InputError(
                 f"{path.parent}: {holder} is writing there; wait until it ends, or stop it"
             ) from None
-        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+        except InputError:
+            file.close()
+            raise
+        if _is_at(path, file.fileno()):
             break
         file.close()  # the previous holder has removed the file meanwhile
     try:
@@ -410,6 +486,18 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
         with suppress(OSError):
             path.unlink(missing_ok=True)
         file.close()
+
+
+def _flock(descriptor: int, operation: int, path: Path) -> None:
+    """Raises BlockingIOError if another process holds the lock, InputError without locks."""
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be locked ({error.strerror}); name a folder on a disk with locks"
+        ) from None
 
 
 def _has_ended(holder: str) -> bool:
@@ -428,5 +516,5 @@ def _has_ended(holder: str) -> bool:
 def wait_for_lock(path: Path) -> Iterator[None]:
     """Locks a file, however long that takes; the file stays. Raises as `require_single_name`."""
     with os.fdopen(open_in_place(path, os.O_RDWR), "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _flock(file.fileno(), fcntl.LOCK_EX, path)
         yield

@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -166,7 +166,7 @@ def fit_stack(
     if rank_zero:
         for folder in [*folders, *([state_folder] if state_folder else [])]:
             require_contained(folder)
-        locked = lock_or_fail(pair.folder / ".lock", patience=patience)
+        locked = _locked(pair.folder, runs, patience)
     with storage_faults(pair.folder), locked as lock_descriptor:
         if rank_zero:
             claimed = [
@@ -188,6 +188,22 @@ def fit_stack(
     with suppress(OSError):  # the lock has made the folder anew where nothing was kept
         pair.folder.rmdir()
     return runs
+
+
+@contextmanager
+def _locked(folder: Path, runs: Sequence[Run], patience: float) -> Iterator[int]:
+    """Locks the folder of the checkpoints. Raises InputError if another command removed a run
+    before the lock was taken: the run would begin anew."""
+    begun = [run for run in runs if run.config_file.exists()]
+    with lock_or_fail(folder / ".lock", patience=patience) as descriptor:
+        gone = [run.folder for run in begun if not run.config_file.exists()]
+        if not gone:
+            yield descriptor
+    if gone:
+        for made in (folder, gone[0]):
+            with suppress(OSError):
+                made.rmdir()
+        raise InputError(f"{gone[0]}: another command has removed it meanwhile")
 
 
 def _batch_size(run: Run, config: Config) -> int:

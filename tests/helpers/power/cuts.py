@@ -20,8 +20,8 @@ SECTOR = 512  # bytes, which a disk writes as a whole
 
 @dataclass(frozen=True)
 class Call:
-    """A call that succeeded. `kind`: c(reate), t(runcate), w(rite), s(ync), r(ename), u(nlink),
-    d: rmdir, m(kdir), l(ink), y: symlink. Paths are relative to the root."""
+    """`kind`: c(reate), t(runcate), w(rite), s(ync), r(ename), u(nlink), d: rmdir, m(kdir), l(ink),
+    y: symlink, -: a call that failed; others change nothing. Paths are relative to the root."""
 
     kind: str
     path: str
@@ -48,7 +48,11 @@ def log_of(root: Path) -> Path:
 
 def calls_of(root: Path) -> list[Call]:
     """Those that were recorded."""
-    return [*_read(log_of(root).read_bytes(), str(root))]
+    return read_calls(log_of(root), root)
+
+
+def read_calls(log: Path, root: Path) -> list[Call]:
+    return [*_read(log.read_bytes(), str(root))]
 
 
 def _read(content: bytes, root: str) -> Iterator[Call]:

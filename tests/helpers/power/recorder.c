@@ -1,11 +1,16 @@
 /* Records what a process does to the files below a folder, and in which order: for LD_PRELOAD.
 
    RECORDER_ROOT is the folder, RECORDER_LOG the file that gets the records, which cuts.py reads. A
-   record is written after its call has succeeded; one call is made at a time. With RECORDER_FAIL=N,
+   record is written after its call; that of a call that failed is a '-'. One call is made at a time. With RECORDER_FAIL=N,
    call number N, from 1, fails with RECORDER_ERRNO; with RECORDER_FULL too, so does each later call
-   that needs space. The variables are read when a process first changes a file, so that a child of
-   a waiting process can have its own. */
+   that needs space. With RECORDER_PAUSE=N, the process makes the file RECORDER_GATE.reached before
+   call number N, and waits for the file RECORDER_GATE.go. RECORDER_KINDS names the kinds of calls
+   that count, by the letters of cuts.py and these: o(pen to read), g(et),
+   i: status, x: close of a file to
+   write, f(lock). With RECORDER_LOSE, no lock keeps anybody out. The variables are
+   read when a process first calls, so that a child of a waiting process can have its own. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,8 +21,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -30,8 +37,9 @@ static size_t root_length;
 static int log_descriptor = -1;
 static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 
-static long number, fail_at, full;
+static long number, fail_at, full, pause_at, lose;
 static int fail_with;
+static const char *kinds, *gate;
 
 static long setting(const char *name) {
     const char *value = getenv(name);
@@ -48,19 +56,38 @@ static void begin(void) {
     fail_at = setting("RECORDER_FAIL");
     fail_with = setting("RECORDER_ERRNO");
     full = setting("RECORDER_FULL");
+    pause_at = setting("RECORDER_PAUSE");
+    lose = setting("RECORDER_LOSE");
+    gate = getenv("RECORDER_GATE") ? strdup(getenv("RECORDER_GATE")) : NULL;
+    kinds = strdup(getenv("RECORDER_KINDS") ? getenv("RECORDER_KINDS") : "ctwsrudmly");
     /* A high number, which no program takes for one of its own. */
     log_descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 900);
     close(descriptor);
 }
 
+static void wait_at_gate(void) {
+    REAL(int, "open", const char *, int, ...);
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s.reached", gate);
+    int descriptor = real(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    if (descriptor < 0) return; /* another process of the same command was there */
+    syscall(SYS_close, descriptor);
+    snprintf(path, sizeof path, "%s.go", gate);
+    while (syscall(SYS_faccessat, AT_FDCWD, path, F_OK)) usleep(1000);
+}
+
 /* Whether the next call, of this kind, is to fail. */
 static int fails(char kind) {
+    if (!strchr(kinds, kind)) return 0;
     number++;
+    if (pause_at && number == pause_at) wait_at_gate();
     int chosen = number == fail_at || (full && number > fail_at && strchr("cwml", kind));
     if (!fail_at || !chosen || (full && !strchr("cwml", kind))) return 0;
     errno = fail_with;
     return 1;
 }
+
+static void record(char, const char *, const char *, uint64_t, const struct iovec *, int, uint64_t);
 
 /* The path of a file that a call names, from the root folder; NULL if it lies elsewhere. */
 static const char *inside(char *whole) {
@@ -126,7 +153,7 @@ static void record(char kind, const char *path, const char *other, uint64_t plac
 
 static void record_write(int descriptor, const char *path, off_t place, const struct iovec *parts,
                          int count, ssize_t written) {
-    if (written > 0) record('w', path, "", place, parts, count, written);
+    record(written > 0 ? 'w' : '-', path, "", place, parts, count, written > 0 ? written : 0);
 }
 
 static off_t place_of(int descriptor) {
@@ -136,19 +163,31 @@ static off_t place_of(int descriptor) {
     return lseek(descriptor, 0, SEEK_CUR);
 }
 
+/* Whether a call that reads is to fail. */
+static int fails_read(char kind, int folder, const char *path) {
+    char whole[PATH_MAX];
+    begin();
+    if (log_descriptor < 0 || !strchr(kinds, kind)) return 0;
+    const char *known = path ? named(folder, path, whole) : opened(folder, whole);
+    if (!known) return 0;
+    pthread_mutex_lock(&one);
+    int failed = fails(kind);
+    record(failed ? '-' : kind, known, "", 0, NULL, 0, 0);
+    pthread_mutex_unlock(&one);
+    return failed;
+}
+
 static int open_any(int folder, const char *path, int flags, mode_t mode) {
     REAL(int, "openat", int, const char *, int, ...);
     char whole[PATH_MAX];
     const char *known = (flags & (O_CREAT | O_TRUNC)) ? named(folder, path, whole) : NULL;
-    if (!known) return real(folder, path, flags, mode);
+    if (!known) return fails_read('o', folder, path) ? -1 : real(folder, path, flags, mode);
     pthread_mutex_lock(&one);
     struct stat before;
     int existed = !fstatat(folder, path, &before, 0);
     int changes = !existed || ((flags & O_TRUNC) && before.st_size);
     int descriptor = changes && fails(existed ? 't' : 'c') ? -1 : real(folder, path, flags, mode);
-    if (descriptor >= 0 && !existed) record('c', known, "", 0, NULL, 0, 0);
-    if (descriptor >= 0 && existed && (flags & O_TRUNC) && before.st_size)
-        record('t', known, "", 0, NULL, 0, 0);
+    if (changes) record(descriptor < 0 ? '-' : existed ? 't' : 'c', known, "", 0, NULL, 0, 0);
     pthread_mutex_unlock(&one);
     return descriptor;
 }
@@ -198,7 +237,7 @@ ssize_t pwrite64(int descriptor, const void *data, size_t size, off_t place) {
 
 /* Data that the kernel copies: read back from the target. */
 static void record_copied(int descriptor, const char *path, off_t place, ssize_t written) {
-    if (written <= 0) return;
+    if (written <= 0) return record('-', path, "", 0, NULL, 0, 0);
     REAL(int, "open", const char *, int, ...);
     char link[64], *data = malloc(written);
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
@@ -206,7 +245,7 @@ static void record_copied(int descriptor, const char *path, off_t place, ssize_t
     if (!data || reader < 0 || pread(reader, data, written, place) != written) abort();
     struct iovec part = {data, written};
     record('w', path, "", place, &part, 1, written);
-    close(reader);
+    syscall(SYS_close, reader);
     free(data);
 }
 ssize_t sendfile(int descriptor, int source, off_t *offset, size_t size) {
@@ -244,7 +283,7 @@ ssize_t copy_file_range(int source, off64_t *first, int descriptor, off64_t *pla
     if (!known) return call; \
     pthread_mutex_lock(&one); \
     int status = fails(kind) ? -1 : call; \
-    if (!status) record(kind, known, "", place, NULL, 0, 0); \
+    record(status ? '-' : kind, known, "", place, NULL, 0, 0); \
     pthread_mutex_unlock(&one); \
     return status;
 int fsync(int descriptor) { REAL(int, "fsync", int); DESCRIBED('s', real(descriptor), 0) }
@@ -258,7 +297,7 @@ int ftruncate64(int descriptor, off_t size) { return ftruncate(descriptor, size)
     if (!known) return call; \
     pthread_mutex_lock(&one); \
     int status = fails(kind) ? -1 : call; \
-    if (!status) record(kind, known, "", 0, NULL, 0, 0); \
+    record(status ? '-' : kind, known, "", 0, NULL, 0, 0); \
     pthread_mutex_unlock(&one); \
     return status;
 int unlink(const char *path) { REAL(int, "unlink", const char *); ONE_NAME('u', real(path), AT_FDCWD, path) }
@@ -283,7 +322,7 @@ static int two_names(char kind, int from, const char *path, int to, const char *
     if (!old && !new) return call(from, path, to, other);
     pthread_mutex_lock(&one);
     int status = fails(kind) ? -1 : call(from, path, to, other);
-    if (!status) record(kind, old ? old : "", new ? new : "", 0, NULL, 0, 0);
+    record(status ? '-' : kind, old ? old : "", new ? new : "", 0, NULL, 0, 0);
     pthread_mutex_unlock(&one);
     return status;
 }
@@ -306,7 +345,42 @@ int symlink(const char *target, const char *path) {
     if (!known) return real(target, path);
     pthread_mutex_lock(&one);
     int status = fails('y') ? -1 : real(target, path);
-    if (!status) record('y', known, target, 0, NULL, 0, 0);
+    record(status ? '-' : 'y', known, target, 0, NULL, 0, 0);
     pthread_mutex_unlock(&one);
     return status;
+}
+
+/* Calls that change nothing. */
+#define STATUS(name, folder, ...) \
+    REAL(int, #name, __VA_ARGS__); \
+    if (fails_read('i', folder, path)) return -1;
+int stat(const char *path, struct stat *found) { STATUS(stat, AT_FDCWD, const char *, struct stat *) return real(path, found); }
+int stat64(const char *path, struct stat64 *found) { STATUS(stat64, AT_FDCWD, const char *, struct stat64 *) return real(path, found); }
+int lstat(const char *path, struct stat *found) { STATUS(lstat, AT_FDCWD, const char *, struct stat *) return real(path, found); }
+int lstat64(const char *path, struct stat64 *found) { STATUS(lstat64, AT_FDCWD, const char *, struct stat64 *) return real(path, found); }
+int fstatat64(int folder, const char *path, struct stat64 *found, int flags) {
+    STATUS(fstatat64, folder, int, const char *, struct stat64 *, int)
+    return real(folder, path, found, flags);
+}
+DIR *opendir(const char *path) {
+    REAL(DIR *, "opendir", const char *);
+    return fails_read('o', AT_FDCWD, path) ? NULL : real(path);
+}
+ssize_t read(int descriptor, void *data, size_t size) {
+    REAL(ssize_t, "read", int, void *, size_t);
+    return fails_read('g', descriptor, NULL) ? -1 : real(descriptor, data, size);
+}
+int close(int descriptor) {
+    REAL(int, "close", int);
+    int writes = (fcntl(descriptor, F_GETFL) & O_ACCMODE) != O_RDONLY;
+    int failed = writes && fails_read('x', descriptor, NULL), saved = errno;
+    int status = real(descriptor); /* also when it fails, the descriptor is closed */
+    if (failed) errno = saved;
+    return failed ? -1 : status;
+}
+int flock(int descriptor, int operation) {
+    REAL(int, "flock", int, int);
+    if (fails_read('f', descriptor, NULL)) return -1;
+    char whole[PATH_MAX];
+    return lose && opened(descriptor, whole) ? 0 : real(descriptor, operation);
 }

@@ -21,7 +21,7 @@ from kindling.sweeps.tasks import told_how_to_go_on
 from kindling.sweeps.trials import train_trials
 from kindling.system.colour import tell_error
 from kindling.system.errors import storage_faults
-from kindling.system.files import lock_or_fail, write_durably, write_into_folder, write_together
+from kindling.system.files import lock_or_fail, write_durably, write_first, write_together
 
 
 def confirm(command: CheckedConfirmation) -> Confirmation:
@@ -38,7 +38,7 @@ def confirm(command: CheckedConfirmation) -> Confirmation:
         files = (
             new_files(trial.run, trial.config.to_primitives(), trial.overrides) for trial in todo
         )
-        write_together(write_into_folder, files)
+        write_together(write_first, files)
         sweep = Sweep(folder)
         if sweep.stacks.exists() or not all(trial.run.ended for trial in todo):
             configs = [trial.config for trial in todo]

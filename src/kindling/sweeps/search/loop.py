@@ -22,7 +22,7 @@ from kindling.sweeps.search.study import Study, TrialBatch
 from kindling.sweeps.tasks import told_how_to_go_on
 from kindling.sweeps.trials import build_executor, train_trials
 from kindling.system.errors import InputError
-from kindling.system.files import lock_or_fail, write_into_folder, write_together
+from kindling.system.files import lock_or_fail, write_first, write_together
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class SearchLoop:
             new_files(run, config.to_primitives(), texts)
             for run, config, texts in zip(runs, configs, combinations, strict=True)
         )
-        write_together(write_into_folder, files)
+        write_together(write_first, files)
         executor = build_executor(self.settings, configs)
         folders, sweep = [run.folder for run in runs], Sweep(self.folder, f".batch{batch.number}")
         train_trials(configs, folders, sweep, None, self.settings.halving, executor)
