@@ -27,6 +27,7 @@ from kindling.data.sources.source import Source, Split
 from kindling.inference.evaluation import (
     bins,
     calibrate,
+    chance_of_ece,
     evaluate,
     evaluate_path,
     fit_temperature,
@@ -438,6 +439,17 @@ def test_the_temperature_against_scipy(seed: int) -> None:
         bounds=(math.log(0.01), math.log(100)), method="bounded", options={"xatol": 1e-9},
     )  # fmt: skip
     assert fit_temperature(logits, labels) == pytest.approx(math.exp(best.x), rel=1e-5)
+
+
+@pytest.mark.parametrize("samples", [30, 300, 3000])
+def test_a_calibrated_model_has_such_an_error_by_chance(samples: int) -> None:
+    """Its classes are drawn from its own probabilities: 5% of the test sets have a larger error."""
+    draw = np.random.default_rng(samples)
+    logits = torch.from_numpy(draw.normal(size=(samples, 4)) * 2)
+    shares = torch.softmax(logits, 1).numpy()
+    drawn = (shares.cumsum(1)[:, None] < draw.random((samples, 400))[..., None]).sum(2).clip(0, 3)
+    errors = [score(logits, torch.from_numpy(labels)).ece for labels in drawn.T]
+    assert np.mean(np.array(errors) > chance_of_ece(logits)) == pytest.approx(0.05, abs=0.035)
 
 
 def test_of_equal_logits_the_temperature_is_one() -> None:

@@ -123,7 +123,7 @@ def test_rows_are_filtered_and_sorted(server: Server) -> None:
     extra = get(server, "/rows", ("key", "model.dropout"), ("key", "seed"))
     assert extra["keys"] == ["optimizer.lr", "model.hidden_sizes", "seed", "model.dropout"]
     assert {row["values"][3] for row in extra["rows"]} == {"0.0"}
-    told = (400, "--where bst>1: unknown key; did you mean best?")
+    told = (400, "bst>1: unknown key; did you mean best?")
     assert refused(server, "/rows", ("where", "bst>1")) == told
 
 
@@ -249,13 +249,12 @@ def test_runs_side_by_side(server: Server) -> None:
     facts = {name: texts for name, *texts in found["facts"]}
     values = [Run(Path(folder)).result["best"]["val/acc"] for folder in (FIRST, SECOND)]
     assert facts["best val/acc"][:2] == [f"{value:.2%}" for value in values]
-    assert facts["test/acc"][0] == f"{Run(Path(FIRST)).result['test/acc']:.2%}"
+    assert not [name for name in facts if "test" in name]  # side by side is for choosing
+    assert all(len([text for text in texts if text]) > 1 for texts in facts.values())
     settings = {key: texts for key, *texts in found["settings"]}
     assert settings["seed"] == ["0", "1", "0,1,2"]
     assert set(settings) <= {"seed", "optimizer.lr", "model.hidden_sizes"}
     assert found["same"] > 50
-    beside = get(server, "/compare", *of_runs(f"{SWEEP}/0", FIRST))
-    assert not [name for name, *_ in beside["facts"] if "test" in name]  # beside a trial
     for count in (1, 7):
         folders = [f"runs/2026-03-01/00-0{number}-00" for number in range(count)]
         told = f"{count} rows are ticked; tick 2 to 6 to see them side by side"

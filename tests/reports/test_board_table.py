@@ -90,14 +90,14 @@ def test_the_cells_of_a_row(place: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "key", "told"),
     [
-        ("bst>1", "began", "--where bst>1: unknown key; did you mean best?"),
-        ("best", "began", "--where best: must be KEY=VALUE"),
-        ("best>good", "began", "--where best>good: > needs a number, not good"),
-        ("'best>1", "began", "--where 'best>1: cannot be read (No closing quotation)"),
+        ("bst>1", "began", "bst>1: unknown key; did you mean best?"),
+        ("best", "began", "best: must be KEY=VALUE"),
+        ("best>good", "began", "best>good: > needs a number, not good"),
+        ("'best>1", "began", "'best>1: cannot be read (No closing quotation)"),
         ("", "optimizer.l", "--sort optimizer.l: unknown key; did you mean optimizer.lr?"),
     ],
 )
-def test_a_wrong_condition_is_told_as_by_the_command(
+def test_a_wrong_condition_is_told_as_by_the_command_without_its_option(
     place: Path, where: str, key: str, told: str
 ) -> None:
     with pytest.raises(InputError) as stopped:

@@ -170,6 +170,25 @@ def test_of_equal_sizes_or_unknown_ones_none_is_the_smallest(tmp_path: Path) -> 
     assert "smallest" not in text
 
 
+def test_of_folds_more_seeds_tell_little_more(tmp_path: Path) -> None:
+    found = cross_validated(tmp_path, [[0.5, 0.75, 0.75, 0.5], [0.5, 0.6, 0.9, 0.5]])
+    text = describe_confirmation(found)
+    assert "The intervals are about the folds: more seeds add none, and hardly halve them" in text
+    assert "Four times" not in text
+
+
+def test_a_test_accuracy_tells_how_far_its_samples_could_move_it(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.96, 0.95], VALUES)
+    for trial in found.settings[0].trials:
+        data = {**trial.run.result["data"], "test": 200}
+        trial.run.write_result({**trial.run.result, "data": data})
+    text = describe_confirmation(read_confirmation(found.folder, found.record))
+    z = stats.norm.ppf(0.975)
+    half = z * math.sqrt(0.9425 * 0.0575 / 200 + z**2 / 160_000) / (1 + z**2 / 200)
+    told = f", as far as seeds vary; other 200 test samples could move it by ± {half:.2%}"
+    assert told in text
+
+
 def test_one_setting_has_no_verdict(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.9, 0.5], [[0.9, 0.8]])
     assert "told apart" not in describe_confirmation(found)
@@ -309,6 +328,7 @@ def test_folds_are_the_values(tmp_path: Path) -> None:
         "corrected for the training samples that folds share"
     )
     assert "pairs of folds" in lines[11]
+    assert "Four times the seeds" not in "".join(lines)
     run = found.settings[0].trials[0].run
     create_run_folder(run, {}, ["data.folds=2", "optimizer.lr=0.1", "data.fold=0", "seed=1"])
     assert describe_confirmation(found).splitlines()[-1] == (

@@ -58,7 +58,7 @@ def told(program: str) -> str:
         (["model.dropout=0.3", "optimizer=adamw", "scheduler=cosine", "logger=none"], set()),
         (["trainer.step=closed_form", "trainer.ema_decay=0.9"], set()),
         pytest.param(  # by its report
-            ["-m", "optimizer.lr=0.1,0.2"], {"matplotlib", "scipy"}, marks=pytest.mark.slow
+            ["-m", "optimizer.lr=0.1,0.2"], {"matplotlib"}, marks=pytest.mark.slow
         ),
         (["model=cnn", "trainer.max_epochs=1", "optimizer=adam"], set()),
     ],
@@ -76,7 +76,7 @@ def test_training_imports_no_more_than_it_uses(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "used"), [("evaluate", set()), ("report", {"matplotlib", "scipy"}), ("runs", set())]
+    ("command", "used"), [("evaluate", set()), ("report", {"matplotlib"}), ("runs", set())]
 )
 def test_commands_import_no_more_than_they_use(
     command: str, used: set[str], finished: Run, tmp_path: Path

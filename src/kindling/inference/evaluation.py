@@ -32,6 +32,7 @@ from kindling.tasks import classification, measures
 TOP_K = 5  # by default, if there are more classes
 NOUNS = {CLASSIFICATION: "classes", REGRESSION: "numbers", MULTILABEL: "labels"}
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
+CHANCES = 2000  # test sets that are drawn
 BISECTIONS = 40  # leave 1e-11 of the temperature
 
 
@@ -283,6 +284,20 @@ def score(logits: Tensor, labels: Tensor) -> Scores:
     tallies = {name: measures.tally(name, logits.mT[None], labels) for name in ("ece", "brier")}
     values = {name: measures.values(name, found, len(labels))[0] for name, found in tallies.items()}
     return Scores(**values, loss=classification.loss(logits.double(), labels).item())
+
+
+def chance_of_ece(logits: Tensor) -> float:
+    """The expected calibration error that a perfectly calibrated model with these probabilities
+    exceeds in 5% of all test sets of this size: of few samples, it is far from 0."""
+    confidence = torch.softmax(logits.double(), 1).amax(1)
+    number = (confidence * measures.BINS).ceil().long().clamp(1, measures.BINS) - 1
+    # The hits in a bin less the sum of its confidences are about normally distributed.
+    variances = torch.zeros(measures.BINS, dtype=torch.float64)
+    variances.index_add_(0, number, confidence * (1 - confidence))
+    stream = torch.Generator().manual_seed(0)
+    drawn = torch.randn(CHANCES, measures.BINS, dtype=torch.float64, generator=stream)
+    errors = (drawn * variances.sqrt()).abs().sum(1) / len(confidence)
+    return float(errors.quantile(0.95))
 
 
 def bins(logits: Tensor, labels: Tensor) -> Bins:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from kindling.config.schema import Label, Tags
 from kindling.config.section import Section
@@ -68,11 +68,18 @@ def write_labels(
     with replacing(folder / FILE) as temporary:  # two commands at once: no tag is lost
         labels = read_labels(folder)
         kept = [tag for tag in labels.tags if tag not in remove]
-        with parsing(f"{folder}: cannot be labelled"):
+        try:
             new = Labels(
                 name=labels.name if name is None else name or None,
                 tags=list(dict.fromkeys([*kept, *add])),
                 note=labels.note if note is None else note or None,
             )
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            what, told = str(wrong["loc"][0]).removesuffix("s"), wrong["msg"]
+            raise InputError(
+                f"{folder}: the {what} {str(wrong['input'])[:80]!r} "
+                f"{told.removeprefix('Value error, ')}"
+            ) from None
         temporary.write_text(f"{new.model_dump_json(exclude_none=True)}\n", encoding="utf-8")
     return new

@@ -124,10 +124,12 @@ class Entry:
     @cached_property
     def config(self) -> dict[str, str]:
         """The full configuration, with the settings as they were typed; of a sweep, that of its
-        first trial, except for these. Nothing of a damaged run."""
+        first trial, except for these, and of a confirmation that of its best setting. Nothing of a
+        damaged run."""
         run = None if self.fault else configured(self.folder)
         with suppress(InputError):
             pairs = (read_settings(run) if run else {}) | dict(self.typed)
+            pairs |= self.chosen if self.kind == "confirmation" else {}
             # Of many runs, most have the same keys and values.
             return {sys.intern(key): sys.intern(value) for key, value in pairs.items()}
         return {}
@@ -216,6 +218,8 @@ def _outcomes(entry: Entry) -> list[Outcome]:
     found = []
     for run in runs_of(entry.folder):
         outcome = known.get(run.folder) or read_outcome(run)
+        if "committee" in outcome.result and run.config_file.exists():  # nobody typed its data
+            outcome = replace(outcome, settings=read_settings(run))
         if "best" not in outcome.result and run.config_file.exists():
             pairs = outcome.overrides.items()
             chosen = tuple(each for each in pairs if each[0].partition(".")[0] in DECIDING)

@@ -80,7 +80,7 @@ function latest(act) {
 // --- rows ----------------------------------------------------------------------------------------
 
 let rowsOf = "", version = 0, fresh = true, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
-let rowOf = new Map(), order = [], listing = [], cursor = 0, changed = false;
+let rowOf = new Map(), order = [], listing = [], cursor = 0, changed = false, mixed = false;  // mixed: rows have other metrics
 const closed = new Set();  // groups
 
 const usual = () => ["best", "status", ...first, ...(order.some(row => row.trials) ? ["trials"] : []), "seconds", "began"];
@@ -117,6 +117,7 @@ const load_rows = latest(async () => {
   ({version, first, typed, whole, total, keys} = found);
   for (const row of found.rows) rowOf.set(row.number, row);
   order = found.order.map(number => rowOf.get(number)).filter(Boolean);
+  mixed = new Set(order.map(row => row.monitor)).size > 1;
   if (view.sort.startsWith("-")) {
     const valued = order.filter(row => value(row, sort) !== null && value(row, sort) !== "");
     order = [...valued.reverse(), ...order.filter(row => value(row, sort) === null || value(row, sort) === "")];
@@ -136,7 +137,7 @@ function plan() {
 }
 
 function value(row, name) {
-  if (name === "run") return row.name || (whole ? row.folder : `trial ${row.folder.split("/").at(-1)}`);
+  if (name === "run") return whole ? row.name || row.folder : `trial ${row.folder.split("/").at(-1)}`;  // a trial has the name of its sweep
   if (isField(name)) return name === "tag" ? row.tag.join(", ") : row[name] ?? null;
   if (Object.hasOwn(row.metrics, name)) return row.metrics[name][0];
   return row.values[keys.indexOf(name)] ?? null;
@@ -145,7 +146,8 @@ function value(row, name) {
 function text(row, name) {
   const found = value(row, name);
   if (found === null) return row.fault && name === "status" ? "damaged" : "";
-  if (name === "best" || name === "test") return shown(found, name === "best" ? row.fraction : row.score);
+  if (name === "best") return (mixed ? `${row.monitor} ` : "") + shown(found, row.fraction);
+  if (name === "test") return shown(found, row.score);
   if (name === "seconds") return found < 100 ? found.toFixed(1) : Math.round(found).toLocaleString("en");
   if (Object.hasOwn(row.metrics, name)) return shown(found, row.metrics[name][1]);
   return String(found).split("\n", 1)[0];
@@ -164,7 +166,7 @@ function show_rows() {
   listing = view.group ? [...groups].flatMap(([label, some]) => [{label, some}, ...(closed.has(label) ? [] : some)]) : order;
   cursor = Math.max(0, Math.min(cursor, listing.length - 1));
   const of = order.length === total ? "" : `${order.length.toLocaleString("en")} of `, noun = (whole ? ["run or sweep", "runs and sweeps"] : ["trial", "trials"])[total === 1 ? 0 : 1];
-  $("told").textContent = total ? `${of}${total.toLocaleString("en")} ${noun}` : "There is no run or sweep yet. Rows appear here when training begins.";
+  $("told").textContent = total ? `${of}${total.toLocaleString("en")} ${noun}${order.length ? "" : ": none meets the conditions"}` : "There is no run or sweep yet. Rows appear here when training begins.";
   head();
   rows_in_view(true);
   offer();
@@ -173,7 +175,8 @@ function show_rows() {
 
 function widths(names) {
   const some = order.filter((_, at) => at % Math.ceil(order.length / 400) === 0);
-  return names.map(name => Math.min(MOST_WIDE, Math.max(name.length + 2, ...some.map(row => text(row, name).length))) + 3);
+  const most = name => name === "run" ? (innerWidth < 640 ? 18 : MOST_WIDE) : isField(name) ? MOST_WIDE : 20;
+  return names.map(name => Math.min(most(name), Math.max(name.length + 2, ...some.map(row => text(row, name).length))) + 3);
 }
 
 function head() {
@@ -404,7 +407,7 @@ const load_run = latest(async () => {
 
 function labels({folder, name, tags, note}) {
   const field = (title, input) => [make("label", {textContent: title, htmlFor: input.id}), input], told = make("span", {role: "status"});
-  const inputs = [make("input", {id: "name", defaultValue: name ?? "", spellcheck: false}), make("input", {id: "tags", defaultValue: tags.join(", "), spellcheck: false}), make("textarea", {id: "note", defaultValue: note ?? "", rows: 2})];
+  const inputs = [make("input", {id: "name", defaultValue: name ?? "", spellcheck: false}), make("input", {id: "tags", defaultValue: tags.join(", "), placeholder: "separated by commas", spellcheck: false}), make("textarea", {id: "note", defaultValue: note ?? "", rows: 2})];
   return make("form", {className: "labels", onsubmit: async event => {
     event.preventDefault();
     const next = inputs[1].value.split(",").map(tag => tag.trim()).filter(Boolean);

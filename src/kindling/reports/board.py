@@ -6,12 +6,14 @@ page shows only what lies in the folders: links out of them are refused.
 """
 
 import base64
+import math
 import os
 import re
 import shlex
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,6 +39,7 @@ from kindling.records.outcome import (
     read_outcome,
     short,
 )
+from kindling.reports.analysis import by_size
 from kindling.reports.board_table import NOT_FOR_CHOICE, Table, read_table, stamp
 from kindling.reports.charts import chart_content, chart_data, library_source
 from kindling.reports.collect import (
@@ -64,6 +67,7 @@ MOST_SWEEPS = 16  # that are open at the same time
 LOG_LIMIT = 65_536  # bytes at the end of a log
 MOST_PICTURES, PICTURE_LIMIT = 24, 2 * MIB
 FEWEST_COMPARED, MOST_COMPARED = 2, 6
+WIDE = 10  # the largest over the least of numbers on a logarithmic axis
 # A report runs a script, and shows what may be a stranger's: it gets no rights of the board.
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src "
@@ -118,6 +122,15 @@ def _metric_of(entry: Entry, name: str) -> tuple[str, float | None]:
         case "seconds" | "trials":
             return name, known_value(getattr(entry, name))
     return name, known_value(entry.metrics.get(name))
+
+
+def _wide(drawn: Sequence[Reported], key: str) -> bool | None:
+    """Whether the numbers of a key need a logarithmic axis; None for texts."""
+    found = [by_size(each.setting(key)) for each in drawn]
+    numbers = [number for is_text, number, _ in found if not is_text and math.isfinite(number)]
+    if len(numbers) < len(found):
+        return None
+    return 0 < WIDE * min(numbers) <= max(numbers)
 
 
 class Board:
@@ -222,7 +235,7 @@ class Board:
             typed = () if entry.kind in TRAINED else entry.typed
             own = {k: text for k in keys if k not in typed for text in values_of(entry, k)[:1]}
             own.update(entry.chosen)
-            if value is not None and own.keys() >= {*keys}:
+            if value is not None and own.keys() & {*keys}:
                 known = {name: value}  # of the test set, or of the best epoch
                 result: Any = {"status": "finished", "monitor": name, "best": known, **known}
                 called, folder = entry.labels.name, os.fspath(entry.folder)
@@ -232,9 +245,13 @@ class Board:
         largest = max(groups, key=lambda group: len(groups[group]), default=None)
         if largest is None:
             return {"data": None, "left_out": len(entries)}
-        drawn = groups[largest]
+        # Keys that most rows have; rows on other data may have keys of their own.
+        every = Counter(key for each in groups[largest] for key in each.settings)
+        keys = [key for key in keys if 2 * every[key] >= len(groups[largest])] or keys[:1]
+        drawn = [each for each in groups[largest] if each.settings.keys() >= {*keys}]
         varied = seeds_last([*differing([each.settings for each in drawn]), *keys])
-        data = chart_data(Part(None, "", drawn, varied), drawn, keys)
+        scales = {key: wide for key in keys if (wide := _wide(drawn, key)) is not None}
+        data = chart_data(Part(None, "", drawn, varied, scales=scales), drawn, keys)
         if len(keys) == 1:
             data["keys"][0]["repeated"] = False  # also a seed, if it is asked for
         names = {"group": " ".join(filter(None, largest)), "left_out": len(entries) - len(drawn)}
@@ -274,14 +291,18 @@ class Board:
                 "them side by side"
             )
         found = [self.entry(folder) for folder in several]
-        trials = any(trial for _, trial in found)
-        facts = [dict([*_facts(entry, trial=trials), *_machine(entry)]) for entry, _ in found]
+        # Side by side is for choosing, so without figures of the test set.
+        facts = [dict([*_facts(entry, trial=True), *_machine(entry)]) for entry, _ in found]
         configs = [_settings(entry) for entry, _ in found]
-        names, keys = dict.fromkeys(name for own in facts for name in own), differing(configs)
+        counts, keys = Counter(name for own in facts for name in own), differing(configs)
         return {
             "folders": several,
             "names": [entry.labels.name for entry, _ in found],
-            "facts": [[name, *(own.get(name, "") for own in facts)] for name in names],
+            "facts": [
+                [name, *(own.get(name, "") for own in facts)]
+                for name, count in counts.items()
+                if count > 1
+            ],
             "settings": [[key, *(own.get(key, "") for own in configs)] for key in seeds_last(keys)],
             "same": len({key for own in configs for key in own}) - len(keys),
         }

@@ -57,11 +57,14 @@ class Table:
     def entries(self, where: str = "", key: str = "began") -> list[Entry]:
         """Those that meet the conditions, typed as for `runs --where`, sorted by a key. Raises
         InputError as `select` and `sort`, and for figures of the test set of trials."""
-        with parsing(f"--where {where}: cannot be read"):
+        with parsing(f"{where}: cannot be read"):
             conditions = shlex.split(where)
         if self.of_trials and any(re.match(r"test(?!\w)", text) for text in (*conditions, key)):
             raise InputError(NOT_FOR_CHOICE)
-        return sort([*select([row.entry for row in self.rows.values()], conditions)], key)
+        try:
+            return sort([*select([row.entry for row in self.rows.values()], conditions)], key)
+        except InputError as error:  # nobody typed the option here
+            raise InputError(str(error).replace("--where ", "")) from None
 
     def listed(self, where: str, key: str, keys: Sequence[str], since: int) -> bytes:
         """The numbers of the rows that meet the conditions, in order, and the cells of all rows

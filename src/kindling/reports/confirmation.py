@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 from kindling.config.measures import bounds, higher_is_better, sort_key
 from kindling.plots.pictures import MEAN, Sample, interval_data, intervals
-from kindling.records.confidence import LEVEL, fold_means
+from kindling.records.confidence import LEVEL, fold_means, wilson
 from kindling.records.confirm_record import MOST_SEEDS, Chosen, Record, trials, value_of
 from kindling.records.labels import read_labels
 from kindling.records.outcome import (
@@ -238,12 +238,24 @@ def _texts_and_tables(found: Confirmation) -> list[str | Sentence | Rows]:
     if found.differences:
         parts.append(_differences_table(found))
     tested = [
-        f"{metric} {_spoken(metric, winner.estimate_of(metric))}" for metric in _tested(found)
+        f"{metric} {_spoken(metric, winner.estimate_of(metric))}{_sampling(winner, metric)}"
+        for metric in _tested(found)
     ]
     parts.append(f"test set, for setting 1 only: {'; '.join(tested)}")
     alone = "alone" if record.folds is None else "without folds,"
     told = f"to train it {alone} with seed {seeds[0]}"
     return [*parts, Sentence(told, _command(winner))]
+
+
+def _sampling(setting: Setting, metric: str) -> str:
+    """How far other test samples could move a test accuracy: the seeds share the samples."""
+    mean, first = setting.estimate_of(metric).mean, setting.trials[0]
+    samples = first.result.get("data", {}).get("test")
+    if mean is None or not samples or metric != "test/acc" or not 0 <= mean <= 1:
+        return ""
+    half = (wilson(mean, samples)[1] - wilson(mean, samples)[0]) / 2
+    told = format_metric(metric, half)
+    return f", as far as seeds vary; other {samples:,} test samples could move it by ± {told}"
 
 
 def _command(setting: Setting) -> str:
@@ -286,7 +298,10 @@ def _verdict(found: Confirmation) -> list[Sentence]:
             )
         )
     more = 4 * len(record.seeds)
-    if more <= MOST_SEEDS:
+    if record.folds is not None:
+        told = "The intervals are about the folds: more seeds add none, and hardly halve them"
+        sentences.append(Sentence(told))
+    elif more <= MOST_SEEDS:
         folder = shlex.quote(f"{found.folder}-{more}")
         command = (
             f"{as_command('confirm')} {shlex.quote(record.sweep)} --top {len(found.settings)} "

@@ -22,7 +22,14 @@ from kindling.config.written import printable
 from kindling.data.augmentation import build_augmentation
 from kindling.data.loader import Block
 from kindling.data.sources.source import Source, Split, as_float
-from kindling.inference.evaluation import Evaluation, bins, calibrate, evaluate, score
+from kindling.inference.evaluation import (
+    Evaluation,
+    bins,
+    calibrate,
+    chance_of_ece,
+    evaluate,
+    score,
+)
 from kindling.inference.importance import importances
 from kindling.inference.logits import compute_logits
 from kindling.inference.multilabel import LabelsEvaluation
@@ -84,7 +91,8 @@ def _of_classes(
     caption = (
         "Reliability: accuracy over confidence on the test set, with its 95% interval, which is "
         "long where few samples lie; on the diagonal both are equal. "
-        f"Expected calibration error {score(logits, test.labels).ece:.2%} ({BINS} bins)"
+        f"Expected calibration error {score(logits, test.labels).ece:.2%} ({BINS} bins; of a "
+        f"perfectly calibrated model, up to {chance_of_ece(logits):.2%} by chance)"
     )
     if trained.config.data.holds_out_validation:
         calibrated = calibrate(trained, source, test)

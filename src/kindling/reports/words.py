@@ -6,11 +6,13 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kindling.config.measures import in_words, is_fraction
 from kindling.config.written import counted, printable
 from kindling.records.confidence import LEVEL
+from kindling.records.lookup import CONFIRM
 from kindling.records.outcome import (
     INTERVAL,
     Replicates,
@@ -26,6 +28,7 @@ from kindling.system.installation import as_command
 TWO_SIDED = 1.96  # deviations of a normal distribution: 95% lie within
 MOST_NAMED = 3  # settings in a sentence
 FEWEST_VALUES = 3  # of a key whose best value may lie at the edge
+FEW_TRIALS = 5  # of each setting
 LATE, FALLEN = 0.2, 0.02  # of the epochs, and of the loss: still falling at the end
 RISEN, APART = 1.1, 0.05  # times the least loss, and of the score: overfitted
 
@@ -76,6 +79,11 @@ def _of_sweep(part: Part) -> Iterator[Sentence]:
     else:
         sure = f"a {monitor} of {value}, from one trial"
     several = len(ranked) > 1
+    if confirmed := _confirmation(part):
+        yield Sentence(
+            "The best settings were trained again with fresh seeds, which tell more than what "
+            f"follows: see {confirmed}"
+        )
     yield Sentence(
         f"The best of {len(ranked):,} settings is {best.name}: {sure}"
         if several
@@ -86,6 +94,12 @@ def _of_sweep(part: Part) -> Iterator[Sentence]:
     yield from _edges(part, ranked)
     yield from _lost(part)
     yield from _budget(best.first)
+
+
+def _confirmation(part: Part) -> Path | None:
+    """The page of the confirmation in the folder of a sweep, if there is one."""
+    page = None if part.folder is None else part.folder / CONFIRM / "confirm.html"
+    return page if page and page.exists() else None
 
 
 def _settings(part: Part) -> list[_Setting]:
@@ -136,28 +150,41 @@ def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
         alike = [o for o, p in zip(others, chances, strict=True) if p is None or p > 1 - LEVEL]
         by = f"by {counted(len(best.group.trials), 'trial')} each"
     else:
-        chance = _noise(best.first, monitor, best.value)
-        if chance is None:
+        if _noise(best.first, monitor, best.value) is None:
             return
-        alike = [other for other in others if abs(other.value - best.value) <= chance]
+        samples = best.first.result["data"]["val"]
+        alike = [
+            other
+            for other in others
+            if abs(other.value - best.value)
+            <= TWO_SIDED * math.hypot(_error(best.value, samples), _error(other.value, samples))
+        ]
         by = f"by {best.first.result['data']['val']:,} validation samples and one trial each"
+    assert part.folder is not None
+    confirm = f"{as_command('confirm')} {shlex.quote(str(part.folder))}"
     if not alike:
         if best.group:
-            yield Sentence(f"The others are worse, beyond chance ({by})")
+            told, few = f"{by.capitalize()}, the others are worse, beyond chance", FEW_TRIALS
+            if len(best.group.trials) >= few or _confirmation(part):
+                yield Sentence(told)
+            else:
+                yield Sentence(
+                    f"{told}. Fewer than {few} trials may deceive; train the best with fresh seeds",
+                    confirm,
+                )
         return
-    smallest = min((best, *alike), key=lambda each: each.first.result.get("parameters") or math.inf)
-    size = smallest.first.result.get("parameters")
+    sizes = {each.name: each.first.result.get("parameters") or math.inf for each in (best, *alike)}
+    smallest = min(sizes, key=sizes.__getitem__)
+    size = sizes[smallest] if len({*sizes.values()}) > 1 else None
     named = "; ".join(each.name for each in alike[:MOST_NAMED])
     more = f"; and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-    least = (
-        f". The smallest of them all is {smallest.name}, with {size:,} parameters" if size else ""
-    )
-    assert part.folder is not None
-    yield Sentence(
-        f"{counted(len(alike), 'other')} cannot be told apart from it {by}: {named}{more}{least}. "
-        "To find out which is best, train them with fresh seeds",
-        f"{as_command('confirm')} {shlex.quote(str(part.folder))}",
-    )
+    least = f". The smallest of them all is {smallest}, with {size:,} parameters" if size else ""
+    told = f"{counted(len(alike), 'other')} cannot be told apart from it {by}: {named}{more}{least}"
+    if _confirmation(part):
+        yield Sentence(told)
+    else:
+        told += ". To find out which is best, train them with fresh seeds"
+        yield Sentence(told, confirm)
 
 
 def _p_values(groups: Sequence[Replicates], monitor: str) -> list[float | None]:

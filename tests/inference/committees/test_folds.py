@@ -360,15 +360,20 @@ def test_a_setting_without_all_folds(classes: Path, tmp_path: Path) -> None:
     assert [[each.run.folder.name for each in setting] for setting in request.candidates] == [
         ["0", "1", "2"]
     ]
-    with pytest.raises(InputError, match=r"--best 2: .* has 1 finished settings with all folds"):
+    with pytest.raises(InputError, match=r"--best 2: .* has 1 finished setting with all folds"):
         read_request([part], best=2)
     shutil.rmtree(part / "0")
     with pytest.raises(InputError) as refused:
         read_request([part], best=1)
     for folder, fold in (("1", 0), ("3", 1)):
-        told = f"part/{folder}: of its setting, fold {fold} of 3 is not there; a committee of folds"
+        told = (
+            f"part/{folder}: of its setting, fold {fold} of 3 is not there, which a committee of "
+        )
         assert told in str(refused.value)
-    with pytest.raises(InputError, match=r"2: of its setting, folds 0, 1 of 3 are not there"):
+        assert f" data.fold={fold}" in str(refused.value)
+    with pytest.raises(
+        InputError, match=r"2: of its setting, folds 0, 1 of 3 are not there, which"
+    ):
         read_request([classes / "2", classes / "3", classes / "4", classes / "5"])
 
 

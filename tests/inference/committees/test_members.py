@@ -73,12 +73,12 @@ def test_a_fold_is_a_validation_set(tmp_path: Path) -> None:
     assert len(read_request(paths, greedy=5).candidates) == 2
     other = pretend(tmp_path / "c", "data.folds=3", "data.fold=2")
     told = (
-        r"a: of its setting, folds 0, 2 of 3 are not there; a committee of folds needs a finished"
+        "a: of its setting, folds 0, 2 of 3 are not there, which a committee of folds needs; type"
     )
     with pytest.raises(InputError, match=told):
         read_request([paths[0], other])
     whole = pretend(tmp_path / "d")
-    with pytest.raises(InputError, match=r"d: is of no fold; a committee of folds needs"):
+    with pytest.raises(InputError, match=r"d: is of no fold; name the runs of folds alone"):
         read_request([paths[0], whole])
 
 

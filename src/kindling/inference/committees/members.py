@@ -84,12 +84,13 @@ def read_request(
     if best == 1 and folds == 1:
         raise InputError(f"--best {best}: must be from 2 to {MOST_MEMBERS}")
     candidates.sort(key=lambda setting: sort_key(by, _mean(by, setting)))
-    what = "settings with all folds" if folds > 1 else "trials" if swept else "runs"
+    what = "setting" if folds > 1 else "trial" if swept else "run"
+    has = counted(len(candidates), f"finished {what}") + " with all folds" * (folds > 1)
     most = min(len(candidates), MOST_MEMBERS // folds)
     if best is not None and best > most:
         raise InputError(
-            f"--best {best}: {first if swept else 'the command'} has {len(candidates)} finished "
-            f"{what}; type --best {most} or less"
+            f"--best {best}: {first if swept else 'the command'} has {has}; type --best {most} or "
+            "less"
         )
     candidates = candidates[: best or most]
     _require_alike([outcome for setting in candidates for outcome in setting], greedy)
@@ -116,7 +117,7 @@ def _settings(found: Sequence[Outcome], sweep: Path | None) -> list[Sequence[Out
     for outcome in found:
         config = outcome.run.config
         if config.data.fold is None:
-            faults.append(f"{outcome.run.folder}: is of no fold")
+            faults.append(f"{outcome.run.folder}: is of no fold; name the runs of folds alone")
             continue
         values = config.identity_values()
         del values["data"]["fold"]
@@ -133,12 +134,13 @@ def _settings(found: Sequence[Outcome], sweep: Path | None) -> list[Sequence[Out
             told = f"fold {absent[0]} of {count} is"
             if absent[1:]:
                 told = f"folds {', '.join(absent)} of {count} are"
-            faults.append(f"{first.folder}: of its setting, {told} not there")
+            train = f"{first.command_without(['data.fold'])} data.fold={absent[0]}"
+            faults.append(
+                f"{first.folder}: of its setting, {told} not there, "
+                f"which a committee of folds needs; type {train}"
+            )
     if (sweep is None and faults) or not complete:
-        raise all_at_once(
-            [f"{fault}; a committee of folds needs a finished run of each" for fault in faults],
-            "no committee was made",
-        )
+        raise all_at_once(faults, "no committee was made")
     return complete
 
 
