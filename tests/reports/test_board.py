@@ -25,6 +25,7 @@ from playwright.sync_api import Browser, Page
 
 from kindling.records.folder import Run
 from kindling.records.labels import read_labels, write_labels
+from kindling.records.listing import read_entry, values_of
 from kindling.reports import board as serving
 from kindling.reports.board import Board, Server, serve_board
 from kindling.system.errors import InputError
@@ -241,6 +242,38 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     assert (trial["draw"], trial["pictures"]) == (None, [])
     assert (trial["kind"], trial["sweep"]) == ("trial", SWEEP)
     assert not [name for name, _ in trial["facts"] if "test" in name]
+
+
+def test_keys_that_few_rows_have_draw_no_axis(place: Path, finished: Run) -> None:
+    """A column that other data have, such as data.path, leaves out no row."""
+    board = Board([Path()])
+    found = board.chart("", "", ["optimizer.lr", "model.hidden_sizes", "data.path"], "best")
+    drawn = found["data"]
+    assert [key["name"] for key in drawn["keys"]] == ["optimizer.lr", "model.hidden_sizes"]
+    assert (found["rows"], found["left_out"]) == (11, 0)  # ten runs and the sweep
+
+
+def test_numbers_lie_on_an_axis_of_numbers(place: Path, finished: Run) -> None:
+    """Also uneven ones, which a report would set side by side."""
+    rates = ["0.001", "0.1766", "0.2", "0.3", "1"]
+    for number, rate in enumerate(rates):
+        fake_run(Path("runs", "uneven", str(number)), finished, {"optimizer.lr": rate})
+    found = Board([Path("runs/uneven")]).chart("", "", ["optimizer.lr"], "best")["data"]
+    (key,) = found["keys"]
+    assert (key["scale"], key["at"]) == ("log", [float(rate) for rate in rates])
+
+
+def test_a_confirmation_shows_the_setting_of_its_best(place: Path, finished: Run) -> None:
+    folder = fake_sweep(Path("sweeps/confirmed"), finished, ("0.003", "0.3"))
+    (folder / "multirun.yaml").unlink()
+    record = {"sweep": "s", "found": 2, "keys": ["optimizer.lr"], "seeds": [0, 1, 2], "folds": None}
+    config = Run(folder / "0").config.model_dump(mode="json")
+    chosen = {"overrides": {"optimizer.lr": "0.003"}, "promised": 0.9, "trials": [0]}
+    settings = [{**chosen, "config": config}, {**chosen, "config": config}]
+    (folder / "confirm.yaml").write_text(json.dumps({**record, "settings": settings}))
+    entry = read_entry(folder)
+    assert entry.kind == "confirmation"
+    assert values_of(entry, "optimizer.lr") == ["0.3"]  # by its values, and not the first trial
 
 
 def test_runs_side_by_side(server: Server) -> None:
@@ -884,3 +917,26 @@ def test_the_command_ends_in_good_order(place: Path) -> None:
         started.send_signal(signal.SIGINT)
         assert started.stdout.read() == "stopped\n"
     assert started.returncode == 0
+
+
+@pytest.mark.slow
+def test_trials_of_a_named_sweep_have_their_numbers(browser: Browser, server: Server) -> None:
+    """Its name, which each of them has, would tell none apart. And `best` has its metric where rows
+    have several."""
+    write_labels(Path(SWEEP), name="rates")
+    for number in range(6):
+        write_labels(Path(SWEEP, str(number)), name="rates")
+    with opened(browser, f"{server.url}/#{urlencode({'in': SWEEP})}") as page:
+        page.wait_for_selector("text=trial 5")
+        rows = page.locator("tbody tr:not(.space)").all_inner_texts()
+        names = sorted(re.search(r"trial \d|rates", row)[0] for row in rows)  # type: ignore[index]
+        assert names == [f"trial {number}" for number in range(6)]
+        assert not any("val/acc" in row for row in rows)
+    result = json.loads(Run(Path(FIRST)).result_file.read_text())
+    result |= {"monitor": "val/loss"}
+    Run(Path(FIRST)).result_file.write_text(json.dumps(result))
+    with opened(browser, server.url) as page:
+        page.wait_for_selector("tbody >> text=val/loss")  # after a look at the folders
+        rows = page.locator("tbody tr:not(.space)").all_inner_texts()
+        assert sum("val/loss" in row for row in rows) == 1
+        assert sum("val/acc" in row for row in rows) == 10
