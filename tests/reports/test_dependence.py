@@ -12,6 +12,7 @@ from kindling.records.folder import SEARCH
 from kindling.reports import dependence
 from kindling.reports.collect import Part
 from kindling.reports.dependence import Fitted, dependences
+from kindling.reports.figures import in_words_of
 from tests.reports.test_figures import trial
 
 SCALES: Any = {
@@ -146,3 +147,22 @@ def test_of_many_trials_some_are_fitted(tmp_path: Path, monkeypatch: pytest.Monk
     ranked = sorted((value for _, value in part.valued), reverse=True)
     assert chosen == [ranked[round(99 * place / 19)] for place in range(20)]
     assert isinstance(dependences(part, SCALES)["optimizer.lr"], Fitted)
+
+
+def test_in_words(tmp_path: Path) -> None:
+    """A key is told with its best and its worst place; of a flat one, that nothing is known."""
+    fits = dependences(search(tmp_path, 0, 60), SCALES)
+    told = in_words_of(fits, "val/acc", higher=True)
+    for key, fit in fits.items():
+        best, worst = int(np.argmax(fit.values)), int(np.argmin(fit.values))
+        text = (
+            f"{key} is best near {fit.at[best]:.3g}, with {fit.values[best]:.2%}, and worst near "
+        )
+        assert f"{text}{fit.at[worst]:.3g}, with {fit.values[worst]:.2%}" in told
+    assert told.count("which the intervals do not tell apart") == 1
+    assert told.endswith("apart")  # momentum changes a point at most
+    flat = {"k": Fitted([1.0, 2.0], [0.3, 0.2], [0.1, 0.1], [0.4, 0.4])}
+    assert in_words_of(flat, "val/loss", higher=False) == (
+        "k is best near 2, with 0.2000, and worst near 1, with 0.3000, which the intervals do not "
+        "tell apart"
+    )

@@ -254,6 +254,22 @@ def effects(
     return figure
 
 
+def in_words_of(fits: Mapping[str, Fitted], monitor: str, *, higher: bool) -> str:
+    """Where each key is best and worst, and whether the intervals tell these apart."""
+    texts = []
+    for key, fit in fits.items():
+        order = sorted(range(len(fit.at)), key=fit.values.__getitem__, reverse=higher)
+        best, worst = order[0], order[-1]
+        apart = fit.low[best] > fit.high[worst] if higher else fit.high[best] < fit.low[worst]
+        good, bad = (
+            f"{fit.at[place]:.3g}, with {format_metric(monitor, fit.values[place])}"
+            for place in (best, worst)
+        )
+        doubt = "" if apart else ", which the intervals do not tell apart"
+        texts.append(f"{key} is best near {good}, and worst near {bad}{doubt}")
+    return "; ".join(texts)
+
+
 def best_settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> list[Sample]:
     """The best settings, with their trials, mean and interval."""
     # Trials with another monitor may lack the quantity.
@@ -386,7 +402,7 @@ def pictures(
             data["fits"] = {key: fit._asdict() for key, fit in fits.items()}
             caption += (
                 "; red: what is fitted to all trials, with its 95% interval, where all other keys "
-                "are as in the best trial"
+                f"are as in the best trial: {in_words_of(fits, monitor, higher=part.higher)}"
             )
         yield picture("effects", caption, "slices", effects, found, monitor, fits)
     keys, groups = part.repeated
