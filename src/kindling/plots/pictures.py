@@ -15,7 +15,6 @@ from matplotlib.ticker import PercentFormatter
 from kindling.config.measures import is_fraction
 from kindling.config.written import printable
 from kindling.plots.style import COLOURS, FAINT, INK
-from kindling.records.confidence import wilson
 
 MOST_NAMED = 20  # classes
 LABEL_WIDTH, LABEL_LINES = 44, 6  # characters, and lines of a label
@@ -62,11 +61,12 @@ def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
 
 
 def reliability(
-    counts: Sequence[int], confidence: Sequence[float], accuracy: Sequence[float]
-) -> Figure:
+    counts: Sequence[int], confidence: Sequence[float], accuracy: Sequence[float],
+    ends: Sequence[tuple[float, float]],
+) -> Figure:  # fmt: skip
     """Equal bins of confidence from 0 to 1: a bar for the accuracy in each bin that has samples, a
-    dot at the mean confidence and accuracy with the interval of the accuracy, which is long where
-    few samples lie, and below the share of samples. On the diagonal, accuracy and confidence are
+    dot at the mean confidence and accuracy with the `ends` of the accuracy's interval, which is long
+    where few samples lie, and below the share of samples. On the diagonal, accuracy and confidence are
     equal."""
     figure = Figure(figsize=(4.4, 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -75,9 +75,8 @@ def reliability(
     known, width = np.asarray(accuracy)[held], 0.9 / len(counts)
     above.plot([0, 1], [0, 1], ":", color=FAINT, lw=1.2)
     above.bar(places[held], known, width, color=COLOURS[0], alpha=0.35)
-    at, samples = np.asarray(confidence)[held], np.asarray(counts)[held]
-    ends = [wilson(*each) for each in zip(known.tolist(), samples.tolist(), strict=True)]
-    above.vlines(at, *np.array(ends).reshape(-1, 2).T, color=COLOURS[1], lw=1.2, clip_on=False)
+    at, (low, high) = np.asarray(confidence)[held], np.asarray(ends)[held].T
+    above.vlines(at, low, high, color=COLOURS[1], lw=1.2, clip_on=False)
     above.plot(at, known, "o", color=COLOURS[1], ms=4, clip_on=False)
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     below.bar(places, np.asarray(counts) / max(1, sum(counts)), width, color=FAINT)

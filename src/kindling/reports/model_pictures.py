@@ -46,6 +46,7 @@ from kindling.plots.pictures import (
     predicted_and_true,
     reliability,
 )
+from kindling.records.confidence import wilson
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import format_metric
 from kindling.reports.charts import spread
@@ -101,7 +102,9 @@ def _of_classes(
             f"; with the temperature {temperature}, fitted on the validation set, "
             f"{calibrated.after.ece:.2%}"
         )
-    draw = partial(reliability, binned.counts, binned.confidence, binned.accuracy)
+    shares = zip(binned.accuracy, binned.counts, strict=True)
+    ends = [wilson(share, count) if count else (0.0, 0.0) for share, count in shares]
+    draw = partial(reliability, binned.counts, binned.confidence, binned.accuracy, ends)
     yield PagePicture(f"{name}-reliability", caption, draw)
     if not _grey(source):
         return
