@@ -65,9 +65,9 @@ def reliability(
     ends: Sequence[tuple[float, float]],
 ) -> Figure:  # fmt: skip
     """Equal bins of confidence from 0 to 1: a bar for the accuracy in each bin that has samples, a
-    dot at the mean confidence and accuracy with the `ends` of the accuracy's interval, which is long
-    where few samples lie, and below the share of samples. On the diagonal, accuracy and confidence are
-    equal."""
+    dot at the mean confidence and accuracy, a line between the `ends` of the accuracy's interval,
+    which is long where few samples lie, and below the share of samples. On the diagonal, accuracy
+    and confidence are equal."""
     figure = Figure(figsize=(4.4, 4.8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     places = (np.arange(len(counts)) + 0.5) / len(counts)
