@@ -505,7 +505,9 @@ def test_a_full_disk_of_ranks_is_told_in_a_line(
         r"No space left on device\); the last checkpoint is intact\. "
         r"When files can be written again, type\n  "
     )
-    with pytest.raises(InputError, match=rf"{told}kindling train resume={run}$"):
+    # By whether the process of the ranks has seen a checkout.
+    command = r"(kindling train|python -m src\.train)"
+    with pytest.raises(InputError, match=rf"{told}{command} resume={run}$"):
         fit(compose(*SMALL, *BOTH, "trainer.max_epochs=3"), run)
 
 
