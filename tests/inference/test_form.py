@@ -157,7 +157,8 @@ def test_the_page(served: Server, model: Model, browser: Browser) -> None:
         }
     with page.expect_response("**/predict"):
         page.fill("input[name=size]", "sixteen")
-    page.wait_for_function("document.getElementById('error').textContent.includes('size')")
+    # As a function: a text would be evaluated again and again, which the page's policy refuses.
+    page.wait_for_function("() => document.getElementById('error').textContent.includes('size')")
     assert [fault for fault in faults if "400" not in fault] == []
     page.close()
 
