@@ -129,6 +129,7 @@ def test_the_name_of_a_group(trials: list[int], text: str) -> None:
 def test_the_cells_of_a_group() -> None:
     begun = GroupStatus(TRIALS, "running", progress(batch=1200, batches=5000))
     assert begun.cells[4] == "3/10, batch 1,200 of 5,000"
+    assert progress(batch=1200).batch_told == ", batch 1,200"  # of a stream
     running = GroupStatus(TRIALS, "running", progress())
     assert running.cells == [
         "16 trials: 0–15", "node1", "cpu", "running", "3/10", "97.31%", "2 min",

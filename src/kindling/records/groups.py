@@ -56,7 +56,7 @@ class GroupProgress(BaseModel):
     epoch: Epoch  # the last complete one
     epochs: Epoch
     batch: Count = 0  # of the epoch that has begun
-    batches: Count = 0
+    batches: Count = 0  # of an epoch; 0: unknown
     monitor: Monitor
     best: Number | None  # of all trials and epochs so far
     seconds: Seconds  # of training, with those before a resume
@@ -76,7 +76,8 @@ class GroupProgress(BaseModel):
     @property
     def batch_told(self) -> str:
         """How far the epoch is that has begun."""
-        return f", batch {self.batch:,} of {self.batches:,}" if self.batch else ""
+        of = f" of {self.batches:,}" if self.batches else ""
+        return f", batch {self.batch:,}{of}" if self.batch else ""
 
     @property
     def seconds_left(self) -> float | None:

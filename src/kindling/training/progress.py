@@ -117,17 +117,18 @@ class ProgressFile(RunsLast):
     def on_train_start(self, trainer: Trainer, module: StackModule) -> None:
         self.epoch, self.seconds = trainer.current_epoch, self.history.seconds
         self.epoch_seconds: float | None = None
-        self.first, self.began = module.batches_done, time.monotonic()
+        batches = module.step_plan.batches_per_epoch
+        # After a whole epoch, Lightning begins the next one with its count.
+        self.first, self.began = module.batches_done % batches if batches else 0, time.monotonic()
         self._write(trainer, module, self.epoch, 0, self.seconds, None)
 
     def on_train_batch_end(self, trainer: Trainer, module: StackModule, *_: Any) -> None:
         now, done = time.monotonic(), module.batches_done
         if now - self.written < self.INTERVAL:
             return
-        passed = self.epoch_seconds
-        if passed is None:
-            share = (done - self.first) / module.step_plan.batches_per_epoch
-            passed = (now - self.began) / share
+        passed, batches = self.epoch_seconds, _batches(trainer, module)
+        if passed is None and batches and done > self.first:
+            passed = (now - self.began) * batches / (done - self.first)
         seconds = self.history.seconds
         self._write(trainer, module, trainer.current_epoch, done, seconds, passed)
 
@@ -159,7 +160,7 @@ class ProgressFile(RunsLast):
                 epoch=epoch,
                 epochs=trainer.max_epochs or 0,
                 batch=batch,
-                batches=module.step_plan.batches_per_epoch,
+                batches=_batches(trainer, module),
                 monitor=monitor,
                 best=best if sort_key(monitor, best) < math.inf else None,
                 seconds=seconds,
@@ -167,6 +168,12 @@ class ProgressFile(RunsLast):
                 written=time.time(),
             )
             write_progress(self.folder, progress)
+
+
+def _batches(trainer: Trainer, module: StackModule) -> int:
+    """Of an epoch; 0 of a stream, which is as long as it lasts."""
+    endless = math.isinf(trainer.num_training_batches)
+    return 0 if endless else module.step_plan.batches_per_epoch
 
 
 def _device_name(device: torch.device) -> str:
