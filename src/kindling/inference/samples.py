@@ -20,7 +20,7 @@ from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.csv import numbers_of
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Source, Split
-from kindling.data.tables.columns import united
+from kindling.data.tables.columns import Columns
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import Table
 from kindling.inference.inputs import Samples, Unread, read_inputs, read_samples, require_labelled
@@ -29,6 +29,7 @@ from kindling.models.committee import Committee
 from kindling.records.loading import Trained
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.installation import as_command
+from kindling.system.resources import require_memory
 from kindling.system.terminal import progress
 
 
@@ -170,16 +171,21 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     Raises InputError when the data cannot be loaded, and when the user's own files have changed
     since the training: test samples could then be former training samples.
     """
-    if trained.folds and trained.columns is not None and _is_own(trained, data):
-        members = {member.config.data.fold: member for member in trained.members}
-        return of_folds([source_of(members[fold], data) for fold in trained.folds])
+    path = None if data is None else require_labelled(data)
+    if path is not None and (trained.digest is None or digest_of(path) != trained.digest):
+        return labelled_source(trained, path)
+    if trained.folds and trained.columns is not None and (data is None or path is not None):
+        return _of_folds(trained, trained.columns, data, path)
+    return _opened(trained, data, path)
+
+
+def _opened(trained: Trained, data: str | None, own: Path | None) -> Source:
+    """The data set that `data` names. `own` is the path of what the model was trained on, perhaps
+    at another place."""
     section: schema.Data = trained.config.data
     if not has_data(section):  # a stranger's file must not choose where to download
         section = section.model_copy(update={"root": None})
-    own = None if data is None else require_labelled(data)
-    if own is not None and not _is_own(trained, data):
-        return labelled_source(trained, own)
-    if own is not None:  # what the model was trained on, perhaps at another place
+    if own is not None:
         section = section.model_copy(update={"path": str(own)})
     elif data is not None or section.name != trained.data:
         from kindling.config.compose import compose  # imports Hydra, which is seldom needed here
@@ -217,31 +223,29 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     return source
 
 
-def _is_own(trained: Trained, data: str | None) -> bool:
-    """Whether `data` names what the model was trained on."""
-    if data is None:
-        return True
-    own = require_labelled(data)
-    return own is not None and trained.digest is not None and digest_of(own) == trained.digest
-
-
-def of_folds(sources: Sequence[Source]) -> Source:
+def _of_folds(trained: Trained, columns: Columns, data: str | None, own: Path | None) -> Source:
     """One data set of those of several folds of a table, which differ in what their training rows
-    taught: with the `united` columns, and numbers standardised as in the first."""
-    first, of_each = sources[0], [each.columns for each in sources if each.columns is not None]
-    columns, parts = united(of_each), list[tuple[Source, list[int]]]()
-    for column in columns.columns:
-        of_fold = next(place for place, own in enumerate(of_each) if column in own.columns)
-        own = of_each[of_fold]
-        parts.append((sources[of_fold], own.features_at(own.places_of([column]))))
-    train, test = (
-        replace(
-            getattr(first, name),
-            features=torch.cat([getattr(each, name).features[:, at] for each, at in parts], 1),
-        )
-        for name in ("train", "test")
+    taught: with the columns of all, and numbers standardised as in the first. Only one of them is
+    in memory at a time. Raises InputError as `_opened`, and if memory is short."""
+    members = {member.config.data.fold: member for member in trained.members}
+    source = _opened(members[trained.folds[0]], data, own)
+    require_memory(
+        f"{trained.checkpoint}: the features of {len(trained.folds)} folds need",
+        4 * (len(source.train) + len(source.test)) * columns.width,
+        "one of its members instead",
     )
-    return replace(first, train=train, test=test, columns=columns)
+    parts = {
+        name: replace(split, features=torch.empty(len(split), columns.width))
+        for name, split in (("train", source.train), ("test", source.test))
+    }
+    for fold in trained.folds:
+        member = members[fold]
+        each = source if fold == trained.folds[0] else _opened(member, data, own)
+        assert member.columns is not None
+        places = torch.tensor(columns.features_at(columns.places_of(member.columns.columns)))
+        for name, part in parts.items():
+            part.features[:, places] = getattr(each, name).features
+    return replace(source, train=parts["train"], test=parts["test"], columns=columns)
 
 
 def _in_classes_of(trained: Trained, source: Source) -> Source:

@@ -173,9 +173,7 @@ def _with_outcomes(entry: Entry) -> Entry:
     return replace(
         entry,
         typed=_typed(entry, outcomes),
-        chosen=dict(set.intersection(*({*trial.overrides.items()} for trial in top)))
-        if top
-        else {},
+        chosen=_in_common(top),
         status=status,
         data=best.data if best else "",
         monitor=best.monitor if best else "val/acc",

@@ -334,6 +334,26 @@ def test_it_may_lie_elsewhere_and_its_table_too(classes: Path, tmp_path: Path) -
     assert len(source_of(trained, str(tmp_path / "new.csv")).test) == 10
 
 
+def test_features_that_do_not_fit_into_memory(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = open_trained(made(classes, tmp_path / "c", best=1).folder)
+    source = source_of(trained)
+    assert trained.columns is not None
+    needed = 4 * (len(source.train) + len(source.test)) * trained.columns.width
+    asked: list[tuple[str, int]] = []
+
+    def remember(what: str, needed: int, remedy: str) -> None:
+        asked.append((f"{what} … type {remedy}", needed))
+
+    monkeypatch.setattr("kindling.inference.samples.require_memory", remember)
+    source_of(trained)
+    message = (
+        f"{trained.checkpoint}: the features of 3 folds need … type one of its members instead"
+    )
+    assert asked == [(message, needed)]
+
+
 def test_a_stranger_s_members(classes: Path, tmp_path: Path) -> None:
     """Columns that the committee lacks."""
     committee = made(classes, tmp_path / "c", best=1)

@@ -7,6 +7,7 @@ imputer and encoder of scikit-learn are objects, which it may not.
 import functools
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -345,7 +346,12 @@ class Columns(BaseModel):
 
     def places_of(self, some: Iterable[AnyColumn]) -> list[int]:
         """The places of columns that are all among these."""
-        return [self.columns.index(column) for column in some]
+        named = defaultdict[str, list[int]](list)
+        for place, column in enumerate(self.columns):
+            named[column.name].append(place)
+        return [
+            next(place for place in named[own.name] if self.columns[place] == own) for own in some
+        ]
 
     def features_at(self, places: Sequence[int]) -> list[int]:
         """The places of the features of the columns at these places."""
