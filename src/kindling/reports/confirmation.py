@@ -237,25 +237,11 @@ def _texts_and_tables(found: Confirmation) -> list[str | Sentence | Rows]:
         return [*parts, "no setting has a value, so none is confirmed"]
     if found.differences:
         parts.append(_differences_table(found))
-    tested = [
-        f"{metric} {_spoken(metric, winner.estimate_of(metric))}{_sampling(winner, metric)}"
-        for metric in _tested(found)
-    ]
+    tested = [f"{metric} {_spoken(metric, winner)}" for metric in _tested(found)]
     parts.append(f"test set, for setting 1 only: {'; '.join(tested)}")
     alone = "alone" if record.folds is None else "without folds,"
     told = f"to train it {alone} with seed {seeds[0]}"
     return [*parts, Sentence(told, _command(winner))]
-
-
-def _sampling(setting: Setting, metric: str) -> str:
-    """How far other test samples could move a test accuracy: the seeds share the samples."""
-    mean, first = setting.estimate_of(metric).mean, setting.trials[0]
-    samples = first.result.get("data", {}).get("test")
-    if mean is None or not samples or metric != "test/acc" or not 0 <= mean <= 1:
-        return ""
-    half = (wilson(mean, samples)[1] - wilson(mean, samples)[0]) / 2
-    told = format_metric(metric, half)
-    return f", as far as seeds vary; other {samples:,} test samples could move it by ± {told}"
 
 
 def _command(setting: Setting) -> str:
@@ -299,8 +285,7 @@ def _verdict(found: Confirmation) -> list[Sentence]:
         )
     more = 4 * len(record.seeds)
     if record.folds is not None:
-        told = "The intervals are about the folds: more seeds add none, and hardly halve them"
-        sentences.append(Sentence(told))
+        sentences.append(Sentence("More seeds add no folds, so the intervals would hardly shrink"))
     elif more <= MOST_SEEDS:
         folder = shlex.quote(f"{found.folder}-{more}")
         command = (
@@ -384,9 +369,18 @@ def _unsuccessful(found: Confirmation) -> list[str]:
     return [*lines, *([f"… and {more:,} more failed trials"] if more > 0 else [])]
 
 
-def _spoken(metric: str, mean: Estimate) -> str:
-    interval = f" (95% interval {format_interval(mean.interval, metric)})" if mean.interval else ""
-    return f"{format_metric(metric, mean.mean)}{interval}"
+def _spoken(metric: str, setting: Setting) -> str:
+    """The mean of the seeds, its interval, and how far other test samples could move a test
+    accuracy: the seeds share the samples."""
+    mean, interval = setting.estimate_of(metric).mean, setting.estimate_of(metric).interval
+    ends = [f"95% interval {format_interval(interval, metric)}"] if interval else []
+    samples = setting.trials[0].result.get("data", {}).get("test")
+    if mean is not None and samples and metric == "test/acc" and 0 <= mean <= 1:
+        low, high = wilson(mean, samples)
+        ends = [f"{each} over seeds" for each in ends]
+        ends.append(f"± {format_metric(metric, (high - low) / 2)} over {samples:,} test samples")
+    told = f" ({', '.join(ends)})" if ends else ""
+    return f"{format_metric(metric, mean)}{told}"
 
 
 def _signed(metric: str, value: float | None) -> str:
@@ -452,9 +446,16 @@ def write_page(found: Confirmation) -> Path:
 
 
 def _title(found: Confirmation) -> str:
-    """The name that somebody gave the confirmation, or its sweep."""
-    for folder in (found.folder, found.folder.parent, Path(found.record.sweep)):
-        with suppress(InputError):  # a damaged file
-            if name := read_labels(folder).name:
-                return name if folder == found.folder else f"Confirmation of {name}"
-    return f"Confirmation of {found.record.sweep}"
+    """A name of its own, or which sweep it confirms. A sweep that was typed with a name has given
+    it to the confirmation."""
+    own, *names = (_name(f) for f in (found.folder, found.folder.parent, found.record.sweep))
+    of_sweep = next(filter(None, names), None)
+    if own and own != of_sweep:
+        return own
+    return f"Confirmation of {of_sweep or found.record.sweep}"
+
+
+def _name(folder: Path | str) -> str | None:
+    with suppress(InputError):  # a damaged file
+        return read_labels(Path(folder)).name
+    return None
