@@ -1,5 +1,6 @@
 """What a key of a search changes where all others are as in the best trial."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,25 @@ def test_of_many_trials_some_are_fitted(tmp_path: Path, monkeypatch: pytest.Monk
     ranked = sorted((value for _, value in part.valued), reverse=True)
     assert chosen == [ranked[round(99 * place / 19)] for place in range(20)]
     assert isinstance(dependences(part, SCALES)["optimizer.lr"], Fitted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_values_of_any_size(seed: int, tmp_path: Path) -> None:
+    """Most of them next to the best and the others very far away; or all of them tiny, huge, or
+    equal but for rounding. The fit lies within its interval, and all of it can be written."""
+    draw, part = np.random.default_rng(seed), search(tmp_path, seed, 30)
+    shares = draw.random(30)
+    far = np.where(shares < 0.4, 1e99 * shares, 1e-300 * shares)
+    values = [far, 1e-310 * shares, 1e99 * shares, 1 + 1e-15 * (shares > 0.5)][seed % 4]
+    losses = [trial(n, "val/loss", float(value)) for n, value in enumerate(values)]
+    pairs = zip(losses, part.entries, strict=True)
+    part = replace(part, entries=[replace(new, settings=old.settings) for new, old in pairs])
+    fits = dependences(part, SCALES)
+    assert len(fits) == 2
+    for fit in fits.values():
+        json.dumps(fit, allow_nan=False)
+        ends = np.array([fit.low, fit.values, fit.high])
+        assert (np.diff(ends, axis=0) >= 0).all()
 
 
 def test_in_words(tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ Matérn's kernel, a length for each key and noise (Rasmussen and Williams, Gauss
 Machine Learning, 2006) says what lies between the trials and how far that is known. The distance of
 a value from the best is compressed, linear near the best and logarithmic far from it: trials that
 failed to learn would bend the curve elsewhere. A length is at most the whole axis, because a key
-that seems to change nothing may change something all the same: of longer ones, the intervals of a
-simulation with known effects covered those in half of the places, of these in 85 to 95%.
+that seems to change nothing may change something all the same. In simulated searches with known
+effects, the intervals covered these in 80 to 98% of the places; with lengths up to 20 axes, in 57
+to 88%.
 """
 
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +27,8 @@ from kindling.reports.collect import Part
 
 FEWEST, MOST = 15, 200  # trials; of more, some are fitted, evenly by rank: the best were lucky too
 POINTS = 41
-TWO_SIDED = 1.96
-assert LEVEL == 0.95
+DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)  # from the mean to an end of the interval
+LEAST_UNIT = 1e-12  # of the spread of all values: nearer differences are of rounding
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +65,7 @@ def dependences(part: Part, scales: Mapping[str, analysis.Scale]) -> dict[str, F
         points = [line if other == key else np.tile(best[other], (POINTS, 1)) for other in keys]
         mean, deviation = model.predict(np.hstack(points), return_std=True)
         noise = model.kernel_.k2.noise_level
-        half = TWO_SIDED * np.sqrt(np.maximum(deviation**2 - noise, 0))
+        half = DEVIATIONS * np.sqrt(np.maximum(deviation**2 - noise, 0))
         three = [warp.back(middle + spread * each) for each in (mean, mean - half, mean + half)]
         fitted, *ends = (each.clip(*bounds(part.ranked[0].monitor)) for each in three)
         low, high = np.sort(ends, axis=0)
@@ -83,6 +85,7 @@ class _Warp(NamedTuple):
     def of(cls, values: Floats, *, higher: bool) -> "_Warp":
         best = float(values.max() if higher else values.min())
         unit = abs(float(np.median(values)) - best) or float(np.ptp(values))
+        unit = max(unit, LEAST_UNIT * float(np.ptp(values)))
         return cls(best, -unit if higher else unit)
 
     def __call__(self, values: Floats) -> Floats:
