@@ -44,6 +44,7 @@ from kindling_digits import demo_server as serving
 from kindling_digits.demo_server import Server, about, answer, demonstrate, open_model
 from kindling_digits.drawings import prepare
 from tests.helpers.commands import ROOT, SMALL, Train
+from tests.helpers.page_server import answering
 
 # A zero, from its top, in parts of the paper's side.
 ROUND = [
@@ -67,13 +68,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     run = fit(compose(*SMALL, "trainer.max_epochs=8"), folder)
     export(plan(folder, "onnx", None, force=False))
     model = open_model(folder, run.best_checkpoint)
-    with Server(0) as server:
-        server.model, server.about = model, about(model, folder)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    server = Server(0)
+    server.model, server.about = model, about(model, folder)
+    with answering(server):
         yield Served(run, model, server.server_address[1], server.url)
-        server.shutdown()
-        thread.join()
 
 
 def png(image: Image.Image) -> bytes:

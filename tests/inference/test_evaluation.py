@@ -27,7 +27,7 @@ from kindling.data.sources.source import Source, Split
 from kindling.inference.evaluation import (
     bins,
     calibrate,
-    chance_of_ece,
+    ece_by_chance,
     evaluate,
     evaluate_path,
     fit_temperature,
@@ -449,7 +449,7 @@ def test_a_calibrated_model_has_such_an_error_by_chance(samples: int) -> None:
     shares = torch.softmax(logits, 1).numpy()
     drawn = (shares.cumsum(1)[:, None] < draw.random((samples, 400))[..., None]).sum(2).clip(0, 3)
     errors = [score(logits, torch.from_numpy(labels)).ece for labels in drawn.T]
-    assert np.mean(np.array(errors) > chance_of_ece(logits)) == pytest.approx(0.05, abs=0.035)
+    assert np.mean(np.array(errors) > ece_by_chance(logits)) == pytest.approx(0.05, abs=0.035)
 
 
 def test_of_equal_logits_the_temperature_is_one() -> None:

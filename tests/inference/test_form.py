@@ -3,7 +3,6 @@
 import datetime
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +20,7 @@ from kindling.system.errors import InputError
 from kindling.system.files import MIB
 from kindling.system.page_server import ADDRESS
 from kindling.training.fit import fit
+from tests.helpers.page_server import answering
 
 ROWS = 120
 DRAW = np.random.default_rng(2)
@@ -52,10 +52,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="module")
 def served(model: Model) -> Iterator[Server]:
-    with Server(0, Form(model)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(Server(0, Form(model))) as server:
         yield server
-        server.shutdown()
 
 
 def _post(server: Server, body: bytes, **headers: str) -> tuple[int, dict[str, Any]]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -34,6 +34,7 @@ from tests.helpers.browser import opened
 from tests.helpers.commands import ROOT
 from tests.helpers.fakes import fake_run, fake_runs, fake_sweep
 from tests.helpers.mutations import MUTATIONS, Mutation, examples, mutated
+from tests.helpers.page_server import answering
 
 EVIL = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"\r\n&"
 FIRST, SECOND = "runs/2026-03-01/00-00-00", "runs/2026-03-01/00-01-00"
@@ -51,16 +52,8 @@ def place(tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch) -> Pat
     return folder
 
 
-@contextmanager
-def served(*paths: Path) -> Iterator[Server]:
-    with Server(0, Board(paths or [Path()])) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def served(*paths: Path) -> AbstractContextManager[Server]:
+    return answering(Server(0, Board(paths or [Path()])))
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,22 +25,15 @@ from kindling.reports.live import LivePage, Server, serve_live
 from kindling.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import ROOT
+from tests.helpers.page_server import answering
 from tests.helpers.progress import progress
 from tests.helpers.tasks import HISTORY
 
 EVIL = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
 
 
-@contextmanager
-def served(*paths: Path) -> Iterator[Server]:
-    with Server(0, LivePage(paths)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def served(*paths: Path) -> AbstractContextManager[Server]:
+    return answering(Server(0, LivePage(paths)))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ python -m src.committee SWEEP --greedy         those trials whose mean is best
 python -m src.committee RUN RUN ...            these runs
 python -m src.committee SWEEP --best 10 --by val/loss --folder FOLDER
 
+Of a sweep over folds, a setting is chosen with all of its folds; of one setting, SWEEP suffices.
 Members are chosen on the validation set alone. The result is a run folder, SWEEP/committee or
 runs/DATE/TIME, that evaluate, predict, demo, export and report take as any other.
 """
@@ -26,7 +27,7 @@ def main() -> None:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--best", type=int, metavar="N",
-        help=f"the N best, with equal weights; 2 to {MOST_MEMBERS}",
+        help=f"the N best, with equal weights; 2 to {MOST_MEMBERS}, of folds 1 or more settings",
     )  # fmt: skip
     choice.add_argument(
         "--greedy", type=int, nargs="?", const=PICKS, metavar="N",

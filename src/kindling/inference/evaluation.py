@@ -286,7 +286,7 @@ def score(logits: Tensor, labels: Tensor) -> Scores:
     return Scores(**values, loss=classification.loss(logits.double(), labels).item())
 
 
-def chance_of_ece(logits: Tensor) -> float:
+def ece_by_chance(logits: Tensor) -> float:
     """The expected calibration error that a perfectly calibrated model with these probabilities
     exceeds in 5% of all test sets of this size: of few samples, it is far from 0."""
     confidence = torch.softmax(logits.double(), 1).amax(1)

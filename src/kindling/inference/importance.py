@@ -10,7 +10,7 @@ import torch
 from kindling.data.sources.source import Source
 from kindling.data.targets import spread
 from kindling.inference.logits import compute_logits
-from kindling.records.confidence import LEVEL
+from kindling.records.confidence import TWO_SIDED
 from kindling.records.loading import Trained
 from kindling.system.terminal import progress
 
@@ -52,7 +52,6 @@ def importances(trained: Trained, source: Source) -> list[Importance]:
     varied = spread(labels) or math.nan
     slope = rows * (task.score(1.0, rows, varied) - task.score(0.0, rows, varied))
     before, found = scores(test.features), list[Importance]()
-    normal = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
     for name, parts in progress([*columns.by_name.items()], "columns exchanged"):
         changed = test.features.repeat(REPEATS, 1)
         orders = [torch.randperm(rows, generator=stream) for _ in range(REPEATS)]
@@ -60,6 +59,6 @@ def importances(trained: Trained, source: Source) -> list[Importance]:
             changed[:, part] = torch.cat([test.features[order, part] for order in orders])
         lost = slope * (before - scores(changed))
         mean = lost.mean().item()
-        half = normal * lost.mean(0).std().item() / math.sqrt(rows)
+        half = TWO_SIDED * lost.mean(0).std().item() / math.sqrt(rows)
         found.append(Importance(name, tuple(lost.mean(1).tolist()), (mean - half, mean + half)))
     return sorted(found, key=lambda each: -each.mean)

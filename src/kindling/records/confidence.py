@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Hashable, Sequence
 
 LEVEL = 0.95
+TWO_SIDED = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)  # deviations of a normal distribution
 
 
 def t_interval(
@@ -30,7 +31,7 @@ def t_interval(
 
 def wilson(share: float, count: int) -> tuple[float, float]:
     """The interval around a share of `count` independent cases (Wilson, 1927)."""
-    z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+    z = TWO_SIDED
     scale = 1 + z**2 / count
     middle = (share + z**2 / (2 * count)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)

@@ -67,7 +67,7 @@ MOST_SWEEPS = 16  # that are open at the same time
 LOG_LIMIT = 65_536  # bytes at the end of a log
 MOST_PICTURES, PICTURE_LIMIT = 24, 2 * MIB
 FEWEST_COMPARED, MOST_COMPARED = 2, 6
-WIDE = 10  # the largest over the least of numbers on a logarithmic axis
+DECADE = 10  # the largest over the least of numbers on a logarithmic axis
 # A report runs a script, and shows what may be a stranger's: it gets no rights of the board.
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src "
@@ -130,7 +130,7 @@ def _wide(drawn: Sequence[Reported], key: str) -> bool | None:
     numbers = [number for is_text, number, _ in found if not is_text and math.isfinite(number)]
     if len(numbers) < len(found):
         return None
-    return 0 < WIDE * min(numbers) <= max(numbers)
+    return 0 < DECADE * min(numbers) <= max(numbers)
 
 
 class Board:

@@ -13,21 +13,19 @@ to 88%.
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kindling.config.measures import bounds
-from kindling.records.confidence import LEVEL
+from kindling.records.confidence import TWO_SIDED
 from kindling.records.outcome import REPLICATED
 from kindling.reports import analysis
 from kindling.reports.collect import Part
 
 FEWEST, MOST = 15, 200  # trials; of more, some are fitted, evenly by rank: the best were lucky too
 POINTS = 41
-DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)  # from the mean to an end of the interval
 LEAST_UNIT = 1e-12  # of the spread of all values: nearer differences are of rounding
 
 Floats = NDArray[np.float64]
@@ -65,7 +63,7 @@ def dependences(part: Part, scales: Mapping[str, analysis.Scale]) -> dict[str, F
         points = [line if other == key else np.tile(best[other], (POINTS, 1)) for other in keys]
         mean, deviation = model.predict(np.hstack(points), return_std=True)
         noise = model.kernel_.k2.noise_level
-        half = DEVIATIONS * np.sqrt(np.maximum(deviation**2 - noise, 0))
+        half = TWO_SIDED * np.sqrt(np.maximum(deviation**2 - noise, 0))
         three = [warp.back(middle + spread * each) for each in (mean, mean - half, mean + half)]
         fitted, *ends = (each.clip(*bounds(part.ranked[0].monitor)) for each in three)
         low, high = np.sort(ends, axis=0)

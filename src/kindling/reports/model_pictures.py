@@ -26,7 +26,7 @@ from kindling.inference.evaluation import (
     Evaluation,
     bins,
     calibrate,
-    chance_of_ece,
+    ece_by_chance,
     evaluate,
     score,
 )
@@ -93,7 +93,7 @@ def _of_classes(
         "Reliability: accuracy over confidence on the test set, with its 95% interval, which is "
         "long where few samples lie; on the diagonal both are equal. "
         f"Expected calibration error {score(logits, test.labels).ece:.2%} ({BINS} bins; of a "
-        f"perfectly calibrated model, up to {chance_of_ece(logits):.2%} by chance)"
+        f"perfectly calibrated model, up to {ece_by_chance(logits):.2%} by chance)"
     )
     if trained.config.data.holds_out_validation:
         calibrated = calibrate(trained, source, test)

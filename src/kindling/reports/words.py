@@ -11,7 +11,7 @@ from typing import Any
 
 from kindling.config.measures import in_words, is_fraction
 from kindling.config.written import counted, printable
-from kindling.records.confidence import LEVEL
+from kindling.records.confidence import LEVEL, TWO_SIDED
 from kindling.records.lookup import CONFIRM
 from kindling.records.outcome import (
     INTERVAL,
@@ -25,7 +25,6 @@ from kindling.reports import analysis
 from kindling.reports.collect import Part, Reported
 from kindling.system.installation import as_command
 
-TWO_SIDED = 1.96  # deviations of a normal distribution: 95% lie within
 MOST_NAMED = 3  # settings in a sentence
 FEWEST_VALUES = 3  # of a key whose best value may lie at the edge
 FEW_TRIALS = 5  # of each setting
@@ -126,8 +125,8 @@ def _named(settings: Mapping[str, str]) -> str:
 
 def _noise(first: Reported, monitor: str, value: float) -> float | None:
     """By how much two equally good settings may differ by chance, as measured on the same samples:
-    1.96 standard errors of the difference of two shares, which is too much rather than too little.
-    None if unknown."""
+    TWO_SIDED standard errors of the difference of two shares, which is rather too much than too
+    little. None if unknown."""
     samples = first.result.get("data", {}).get("val")
     if not (samples and is_fraction(monitor) and monitor == f"val/{first.score}"):
         return None
@@ -159,7 +158,7 @@ def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
             if abs(other.value - best.value)
             <= TWO_SIDED * math.hypot(_error(best.value, samples), _error(other.value, samples))
         ]
-        by = f"by {best.first.result['data']['val']:,} validation samples and one trial each"
+        by = f"by {samples:,} validation samples and one trial each"
     assert part.folder is not None
     confirm = f"{as_command('confirm')} {shlex.quote(str(part.folder))}"
     if not alike:

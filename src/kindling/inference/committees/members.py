@@ -59,7 +59,8 @@ def read_request(
     faults: of the numbers, of the runs, and for a folder that exists."""
     first, swept = paths[0], len(paths) == 1 and is_sweep(paths[0])
     for option, number, most in (("--best", best, MOST_MEMBERS), ("--greedy", greedy, MOST_PICKS)):
-        if number is not None and not (1 if option == "--best" else 2) <= number <= most:
+        least = 1 if option == "--best" else 2  # of folds, a setting is a committee by itself
+        if number is not None and not least <= number <= most:
             raise InputError(f"{option} {number}: must be from 2 to {most}")
     if start and not (greedy and 1 <= start <= greedy):
         raise InputError(f"--start {start}: must be from 1 to the number of --greedy, {greedy}")
