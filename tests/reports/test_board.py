@@ -230,6 +230,7 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     assert found["draw"] == f"python -m src.report {FIRST}"
     log = "epoch 2/2\ntest             accuracy 86.35%, loss 0.8\nspeed\n"
     Run(Path(SWEEP, "2")).log_file.write_text(log)
+    shutil.copytree(pictures, Path(SWEEP, "2", "report"))  # perhaps of a model, by its test
     trial = get(server, "/run", ("folder", f"{SWEEP}/2"))
     assert trial["log"] == "epoch 2/2\nspeed\n"
     assert (trial["draw"], trial["pictures"]) == (None, [])
@@ -246,14 +247,50 @@ def test_keys_that_few_rows_have_draw_no_axis(place: Path, finished: Run) -> Non
     assert (found["rows"], found["left_out"]) == (11, 0)  # ten runs and the sweep
 
 
-def test_numbers_lie_on_an_axis_of_numbers(place: Path, finished: Run) -> None:
-    """Also uneven ones, which a report would set side by side."""
-    rates = ["0.001", "0.1766", "0.2", "0.3", "1"]
-    for number, rate in enumerate(rates):
-        fake_run(Path("runs", "uneven", str(number)), finished, {"optimizer.lr": rate})
-    found = Board([Path("runs/uneven")]).chart("", "", ["optimizer.lr"], "best")["data"]
-    (key,) = found["keys"]
-    assert (key["scale"], key["at"]) == ("log", [float(rate) for rate in rates])
+@pytest.mark.parametrize("named", [5, 6])
+def test_a_key_that_half_of_the_rows_have_draws_an_axis(named: int, place: Path) -> None:
+    folders = [FIRST, SECOND, *(f"runs/2026-03-01/00-0{number}-00" for number in range(2, 10))]
+    for place_, folder in enumerate(folders):
+        write_labels(Path(folder), name=f"n{place_}" if place_ < named else "")
+    found = Board([Path()]).chart("", "", ["optimizer.lr", "name"], "best")
+    both = named == 6  # of eleven
+    names = ["optimizer.lr", "name"] if both else ["optimizer.lr"]
+    assert [key["name"] for key in found["data"]["keys"]] == names
+    assert (found["rows"], found["left_out"]) == ((6, 5) if both else (11, 0))
+
+
+def test_nobody_chooses_a_seed(place: Path) -> None:
+    """Except alone, to see how much seeds matter."""
+    board = Board([Path()])
+    for keys, drawn in (
+        (["optimizer.lr", "seed", "data.fold"], ["optimizer.lr"]),
+        (["seed"], ["seed"]),
+    ):
+        found = board.chart("", "kind=run", keys, "best")["data"]
+        assert [key["name"] for key in found["keys"]] == drawn
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "scale"),
+    [
+        # Uneven ones, which a report would set side by side.
+        ("optimizer.lr", ["0.001", "0.1766", "0.2", "0.3", "1"], "log"),
+        ("optimizer.lr", ["0.1", "0.101", "0.102", "0.103", "0.9"], "linear"),
+        ("optimizer.lr", ["0.1", "0.101", "0.102", "0.103", "1"], "log"),
+        ("optimizer.momentum", ["0", "0.1766", "0.2", "0.3", "0.9"], "linear"),
+        ("model.activation", ["gelu", "relu", "tanh"], "category"),
+        ("model.hidden_sizes", ["[8]", "[16,8]"], "category"),
+    ],
+)
+def test_numbers_lie_on_an_axis_of_numbers(
+    key: str, values: list[str], scale: str, place: Path, finished: Run
+) -> None:
+    for number, value in enumerate(values):
+        fake_run(Path("runs", "uneven", str(number)), finished, {key: value})
+    (found,) = Board([Path("runs/uneven")]).chart("", "", [key], "best")["data"]["keys"]
+    assert found["scale"] == scale
+    if scale != "category":
+        assert found["at"] == [float(value) for value in values]
 
 
 def test_a_confirmation_shows_the_setting_of_its_best(place: Path, finished: Run) -> None:

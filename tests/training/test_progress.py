@@ -5,8 +5,11 @@ import math
 import os
 import re
 import shutil
+import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +20,7 @@ from kindling.config.compose import compose
 from kindling.records.groups import GroupProgress, read_progress
 from kindling.training import progress
 from kindling.training.fit import fit, fit_stack
-from kindling.training.progress import ProgressFile, Utilisation, _device_name
+from kindling.training.progress import ProgressFile, Utilisation, _batches, _device_name
 from tests.helpers.commands import SMALL, Train
 
 
@@ -144,6 +147,35 @@ def test_an_epoch_tells_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert noted.seconds_left is not None
         left = 2 - noted.epoch - noted.batch / batches
         assert noted.seconds_left <= left * noted.epoch_seconds
+
+
+@pytest.mark.parametrize(
+    ("first", "batches", "batch", "told"),
+    [
+        (0, 36, 5, 10 * 36 / 5),
+        (6, 36, 11, 10 * 36 / 5),  # resumed within an epoch
+        (36, 36, 5, 10 * 36 / 5),  # a LightningModule, which begins with the count of an epoch
+        (36, 36, 36, 10.0),
+        (0, math.inf, 5, None),  # a stream
+    ],
+)
+def test_how_long_the_first_epoch_will_take(
+    first: int, batches: float, batch: int, told: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds after it began."""
+    written: list[float | None] = []
+    monkeypatch.setattr(ProgressFile, "_write", lambda *given: written.append(given[-1]))
+    plan = SimpleNamespace(batches_per_epoch=batch + 1 if math.isinf(batches) else batches)
+    trainer: Any = SimpleNamespace(current_epoch=0, num_training_batches=batches)
+    module: Any = SimpleNamespace(step_plan=plan, batches_done=first)
+    history: Any = SimpleNamespace(seconds=0.0)
+    file = ProgressFile(Path("state"), [], history, history)
+    file.on_train_start(trainer, module)
+    file.began, file.written = time.monotonic() - 10, 0.0
+    module.batches_done = batch
+    file.on_train_batch_end(trainer, module)
+    assert written == [None, told if told is None else pytest.approx(told, rel=0.01)]
+    assert _batches(trainer, module) == (0 if math.isinf(batches) else batches)
 
 
 def test_a_run_that_fails_leaves_no_progress(train: Train, tmp_path: Path) -> None:

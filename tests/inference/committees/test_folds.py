@@ -27,6 +27,7 @@ from kindling.inference.regression import interval_of
 from kindling.inference.samples import source_of, validation_of
 from kindling.records import checkpoint
 from kindling.records.folder import Run
+from kindling.records.listing import read_entry
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
@@ -326,6 +327,7 @@ def test_it_may_lie_elsewhere_and_its_table_too(classes: Path, tmp_path: Path) -
     assert isinstance(data, schema.Csv)
     path = Path(data.path)
     shutil.copy(path, tmp_path / "copy.csv")
+    assert read_entry(committee.folder).data == f"csv {path}"  # in lists
     own, copied = source_of(trained), source_of(trained, str(tmp_path / "copy.csv"))
     assert len(own.test) == 18
     assert torch.equal(own.test.features, copied.test.features)
