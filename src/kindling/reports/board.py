@@ -125,7 +125,7 @@ def _metric_of(entry: Entry, name: str) -> tuple[str, float | None]:
 
 
 def _wide(drawn: Sequence[Reported], key: str) -> bool | None:
-    """Whether the numbers of a key, if they are above 0, need a logarithmic axis; None for texts."""
+    """Whether the numbers of a key want a logarithmic axis, if all are above 0; None for texts."""
     found = [by_size(each.setting(key)) for each in drawn]
     numbers = [number for is_text, number, _ in found if not is_text and math.isfinite(number)]
     if len(numbers) < len(found):
