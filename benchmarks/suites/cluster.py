@@ -25,7 +25,7 @@ from kindling.records.groups import State
 from kindling.records.sweep_folder import Sweep
 from kindling.sweeps.executors import cluster
 from kindling.sweeps.executors.cluster import Cluster
-from kindling.sweeps.tasks import Parcel, Task
+from kindling.sweeps.tasks import GroupTask, Parcel
 from kindling.sweeps.trials import train_trials
 from kindling.system.files import write_into_folder, write_together
 
@@ -43,14 +43,14 @@ class Simulated(Cluster):
 
     def __init__(self) -> None:
         super().__init__(Execution.model_validate(NOTHING | {"slots": GPUS}), [])
-        self.queued: list[tuple[str, Task]] = []
-        self.running: dict[str, tuple[float, Task]] = {}
+        self.queued: list[tuple[str, GroupTask]] = []
+        self.running: dict[str, tuple[float, GroupTask]] = {}
         self.clock, self.requests, self.submissions, self.seconds = 0.0, 0, 0, 0.0
 
     def capacity(self, gpus: int) -> int:  # noqa: ARG002
         return GPUS
 
-    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:  # noqa: ARG002
+    def submit(self, tasks: Sequence[GroupTask], gpus: int) -> list[str]:  # noqa: ARG002
         self.submissions += -(-len(tasks) // 1000)  # an array has at most so many jobs
         jobs = [f"{self.submissions}_{number}" for number in range(len(tasks))]
         for job, task in zip(jobs, tasks, strict=True):
@@ -80,7 +80,7 @@ class Simulated(Cluster):
 SECONDS_BETWEEN = cluster.POLL_SECONDS
 
 
-def _end(task: Task) -> None:
+def _end(task: GroupTask) -> None:
     """Writes the results of a group, as the job does."""
     for config, run in zip(task.configs, task.runs, strict=True):
         run.write_result(

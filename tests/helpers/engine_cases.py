@@ -28,7 +28,7 @@ class Case:
 
     network: engine.Network
     optimizer: engine.Optimizer
-    plan: engine.Plan
+    plan: engine.PlanStruct
     class_weights: Array | None
     seed: int
     features: Array  # (SAMPLES, inputs)
@@ -54,7 +54,7 @@ class Case:
         """Trains in calls of so many batches, by default in one. Returns losses and scores."""
         gradient, first, second = (np.zeros_like(self.weights) for _ in range(3))
         adam = self.optimizer.kind > 0
-        model = engine.Model(
+        model = engine.ModelStruct(
             self.weights.ctypes.data,
             gradient.ctypes.data if self.stores_gradient or exchange else None,
             first.ctypes.data if adam or self.optimizer.momentum else None,
@@ -70,7 +70,7 @@ class Case:
         pool = ThreadPoolExecutor(threads)
         members = by.team(threads)
         for start in range(0, count, blocks or count):
-            block = engine.Block(
+            block = engine.BlockStruct(
                 self.features.ctypes.data, self.source, self.rows.ctypes.data,
                 self.labels.ctypes.data, self._sample_weights, batch, 3, 0, start,
                 min(count, start + (blocks or count)), self.rates.ctypes.data,
@@ -93,8 +93,8 @@ class Case:
     def _sample_weights(self) -> int | None:
         return None if self.sample_weights is None else self.sample_weights.ctypes.data
 
-    def samples(self) -> engine.Samples:
-        return engine.Samples(
+    def samples(self) -> engine.SamplesStruct:
+        return engine.SamplesStruct(
             self.features.ctypes.data,
             self.source,
             self.labels.ctypes.data,
@@ -160,7 +160,7 @@ def draw(
     momentum = chance.choice([0.0, 0.5, 0.9]) if kind == "sgd" else 0.0
     decay = chance.choice([0.0, 0.01])
     batches, batch = chance.randint(1, 6), chance.choice([2, 3, 7, 16, 31, 40, 300])
-    plan = engine.Plan(
+    plan = engine.PlanStruct(
         batches, chance.choice([1, 1, 2, 3]), chance.choice([0.0, 0.0, 0.1, 100.0]),
         chance.choice([0.0, 0.1]), chance.choice([0.0, 0.9]),
     )  # fmt: skip
@@ -213,13 +213,13 @@ def draw(
     )
 
 
-def weight_of(place: engine.Layer, vector: Array) -> Array:
+def weight_of(place: engine.LayerStruct, vector: Array) -> Array:
     """The weight (inputs, units) of a layer, a view of a flat vector."""
     whole = vector[place.weight : place.weight + place.inputs * place.stride]
     return whole.reshape(place.inputs, place.stride)[:, : place.units]
 
 
-def vector_of(place: engine.Layer, name: str, vector: Array) -> Array | None:
+def vector_of(place: engine.LayerStruct, name: str, vector: Array) -> Array | None:
     """The bias, scale, shift, mean or variance of a layer, a view of a flat vector."""
     start: int = getattr(place, name)
     return None if start < 0 else vector[start : start + place.units]

@@ -79,7 +79,7 @@ def test_what_is_no_picture_is_refused(shape: tuple[int, ...], fault: str) -> No
         ),
         ("model.hidden_sizes=[3]", "model.hidden_sizes"),
         ("model.norm=group", "model.norm=group: must be one of batch, layer"),
-        ("trainer.step=native", "trainer.step=native supports only logistic_regression, mlp"),
+        ("trainer.step=native", "trainer.step=native supports only logistic_regression and mlp"),
     ],
 )
 def test_wrong_settings_are_faults(override: str, fault: str) -> None:

@@ -351,7 +351,7 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
             out = np.empty((len(x), 2), weights.dtype)
             by = engine.engine()
             scratch = np.empty(by.scratch_bytes(network, len(x)), np.uint8)
-            samples = engine.Samples(x.ctypes.data, engine.FLOATS, None, None, len(x))
+            samples = engine.SamplesStruct(x.ctypes.data, engine.FLOATS, None, None, len(x))
             by.logits(network, weights.ctypes.data, samples, out.ctypes.data, scratch.ctypes.data)
             expected = np.array([exact(float(value)) for value in x])
             error = np.abs(out[:, 0] - expected) / np.maximum(np.abs(expected), 1e-20)

@@ -177,6 +177,49 @@ def test_a_new_project_is_installed_and_trains(installed: Path, tmp_path: Path) 
     assert (project / "second" / "result.json").exists()
 
 
+@pytest.mark.slow
+def test_a_project_that_installs_a_package_src(installed: Path, tmp_path: Path) -> None:
+    """As half of the templates do: installed before ours or after it, neither breaks the other."""
+    (wheel,) = installed.parent.glob("*.whl")
+    other = tmp_path / "other"
+    (other / "src").mkdir(parents=True)
+    (other / "src" / "__init__.py").write_text("")
+    (other / "src" / "train.py").write_text("print('the other')")
+    (other / "pyproject.toml").write_text(
+        "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'setuptools.build_meta'\n"
+        "[project]\nname = 'other'\nversion = '1'\n[tool.setuptools]\npackages = ['src']\n"
+    )
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python"]
+    here = sysconfig.get_path("purelib")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for number, order in enumerate(([wheel, other], [other, wheel])):
+        place = tmp_path / str(number)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+        python = place / "bin" / "python"
+        (packages,) = place.glob("lib/*/site-packages")
+        (packages / "here.pth").write_text(f"{here}\n")  # the dependencies, but not the checkout
+        add = ("install", "--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall")
+        for package in order:
+            subprocess.run([*pip, python, *add, package], check=True)
+        said = {"src.train": b"the other", "kindling": b"usage: kindling"}
+        removed = "src.train" if number else "kindling"
+        for left in (said, {name: text for name, text in said.items() if name != removed}):
+            if left != said:
+                remove = ("uninstall", "--quiet", "--yes", removed.replace("src.train", "other"))
+                subprocess.run([*pip, python, *remove], check=True)
+            for module, text in left.items():
+                program = f"import {module} as m; print(m.__file__)"
+                for command, found in (
+                    (("-c", program), os.fsencode(packages)),
+                    (("-m", module, "--help"), text),
+                ):
+                    done = subprocess.run(
+                        [python, *command],
+                        cwd=tmp_path, env=environment, capture_output=True, check=True,
+                    )  # fmt: skip
+                    assert found in done.stdout
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_names_commands_as_they_were_typed(name: str, tmp_path: Path) -> None:
     """Those of docstrings and of comments in the configurations too."""

@@ -13,7 +13,7 @@ from kindling.records import sweep_folder
 from kindling.records.folder import Run
 from kindling.records.outcome import Outcome, read_outcome
 from kindling.records.sweep_folder import (
-    Importance,
+    KeyImportance,
     Sweep,
     read_importance,
     read_scales,
@@ -286,7 +286,7 @@ def test_a_damaged_record_of_a_search_is_named(content: str, tmp_path: Path) -> 
 
 def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_importance(tmp_path) == {}
-    shares = {"optimizer.lr": Importance(0.75, 0.5, 0.9), "α": Importance(0.25, 0.1, 0.5)}
+    shares = {"optimizer.lr": KeyImportance(0.75, 0.5, 0.9), "α": KeyImportance(0.25, 0.1, 0.5)}
     write_importance(tmp_path, shares)
     assert read_importance(tmp_path) == shares
     assert [*map(str, shares.values())] == ["75% (50% to 90%)", "25% (10% to 50%)"]
@@ -295,7 +295,7 @@ def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> Non
 def test_an_importance_from_before_there_were_intervals(tmp_path: Path) -> None:
     (tmp_path / "importance.json").write_text('{"optimizer.lr": 0.75, "seed": 0.25}')
     found = read_importance(tmp_path)
-    assert found == {"optimizer.lr": Importance(0.75), "seed": Importance(0.25)}
+    assert found == {"optimizer.lr": KeyImportance(0.75), "seed": KeyImportance(0.25)}
     assert str(found["seed"]) == "25%"
 
 

@@ -14,7 +14,7 @@ from kindling.records.labels import write_labels
 from kindling.records.listing import Entry, entries, read_entry, select, sort
 from kindling.records.lookup import units
 from kindling.reports import board_table
-from kindling.reports.board_table import Table, read_table
+from kindling.reports.board_table import BoardTable, read_table
 from kindling.system.errors import InputError
 from tests.helpers.fakes import fake_run, fake_runs, fake_sweep
 
@@ -29,16 +29,18 @@ def place(tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
-def read(known: Table | None = None) -> Table:
+def read(known: BoardTable | None = None) -> BoardTable:
     return read_table(units([Path()]), known)
 
 
-def listed(table: Table, where: str = "", key: str = "began", since: int = 0) -> dict[str, Any]:
+def listed(
+    table: BoardTable, where: str = "", key: str = "began", since: int = 0
+) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(table.listed(where, key, [], since))
     return found
 
 
-def folders(table: Table, where: str = "", key: str = "began") -> list[str]:
+def folders(table: BoardTable, where: str = "", key: str = "began") -> list[str]:
     names = {row.number: name for name, row in table.rows.items()}
     return [names[number] for number in listed(table, where, key)["order"]]
 

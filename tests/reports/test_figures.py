@@ -12,7 +12,7 @@ from kindling.plots import pictures
 from kindling.plots.pictures import Sample
 from kindling.records.folder import Result, Row, Run
 from kindling.records.outcome import Outcome, Replicates, format_metric
-from kindling.records.sweep_folder import Importance
+from kindling.records.sweep_folder import KeyImportance
 from kindling.reports import figures
 from kindling.reports.analysis import Effect, Grid, Levels
 from kindling.reports.collect import Reported
@@ -72,7 +72,7 @@ def test_the_history_of_a_search_has_the_best_so_far(monitor: str, best: list[fl
 
 
 def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
-    shares = {f"key {n}": Importance(1 / (n + 2), 0.1 / (n + 2), 0.9) for n in range(50)}
+    shares = {f"key {n}": KeyImportance(1 / (n + 2), 0.1 / (n + 2), 0.9) for n in range(50)}
     (axis,) = figures.importance(shares).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == [f"key {n}" for n in range(figures.MOST_SETTINGS)]
@@ -84,7 +84,7 @@ def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
 
 
 def test_the_importance_of_older_searches_has_no_intervals() -> None:
-    (axis,) = figures.importance({"a": Importance(0.75), "b": Importance(0.25)}).axes
+    (axis,) = figures.importance({"a": KeyImportance(0.75), "b": KeyImportance(0.25)}).axes
     assert [text.get_text() for text in axis.texts] == ["75%", "25%"]
 
 

@@ -10,19 +10,19 @@ import pytest
 
 from kindling.config.compose import compose
 from kindling.records.folder import Run
-from kindling.sweeps.tasks import Task, train_group
+from kindling.sweeps.tasks import GroupTask, train_group
 from kindling.system.files import lock_or_fail
 from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 from tests.helpers.weights import same
 
 
-def task(folder: Path) -> Task:
+def task(folder: Path) -> GroupTask:
     configs = tuple(compose(*SMALL, f"seed={seed}") for seed in (0, 1))
     folders = (folder / "0", folder / "1")
     for each in folders:
         each.mkdir()
-    return Task(folder, (0, 1), configs, folders, folder / ".stacks" / "x")
+    return GroupTask(folder, (0, 1), configs, folders, folder / ".stacks" / "x")
 
 
 def test_a_task_can_be_sent_to_another_process(tmp_path: Path) -> None:

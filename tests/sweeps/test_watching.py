@@ -20,7 +20,7 @@ from kindling.records.groups import State, write_progress
 from kindling.sweeps import watching
 from kindling.sweeps.executors.base import Executor
 from kindling.sweeps.executors.cluster import Cluster
-from kindling.sweeps.tasks import Task
+from kindling.sweeps.tasks import GroupTask
 from kindling.sweeps.watching import Watch
 from kindling.system.errors import Interrupted
 from kindling.system.terminal import Area
@@ -30,7 +30,7 @@ from tests.helpers.screen import screen, terminal
 from tests.helpers.sweeps import until
 
 
-def tasks(folder: Path, groups: int, size: int) -> list[Task]:
+def tasks(folder: Path, groups: int, size: int) -> list[GroupTask]:
     """Groups of trials that do not train."""
     config, found = compose(*SMALL), []
     for group in range(groups):
@@ -40,11 +40,11 @@ def tasks(folder: Path, groups: int, size: int) -> list[Task]:
         state_folder.mkdir(parents=True)
         for each in folders:
             each.mkdir()
-        found.append(Task(folder, numbers, (config,) * size, folders, state_folder))
+        found.append(GroupTask(folder, numbers, (config,) * size, folders, state_folder))
     return found
 
 
-def end(task: Task, **result: Any) -> None:
+def end(task: GroupTask, **result: Any) -> None:
     for run in task.runs:
         best = {"val/acc": 0.5 + int(run.folder.name) / 100}
         content = {"status": "finished", "monitor": "val/acc", "best": best}
@@ -169,7 +169,7 @@ def test_a_process_that_trains_logs_no_lines_between(
     two = tasks(tmp_path, 2, 1)
     monkeypatch.setattr(watching, "LINE_SECONDS", 0.0)
 
-    def train(task: Task) -> None:
+    def train(task: GroupTask) -> None:
         time.sleep(0.05)
         end(task, status="failed", error="told before")
 
@@ -196,7 +196,7 @@ def test_groups_that_train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     seen: list[list[str]] = []
     with terminal() as shown:
 
-        def train(task: Task) -> None:
+        def train(task: GroupTask) -> None:
             write_progress(task.state_folder, progress())
             logging.getLogger("kindling.training.history").info("epoch 1/2")
             logging.getLogger("kindling.sweeps.tasks").error("a word")
@@ -253,13 +253,13 @@ class Pretended(Cluster):
 
     name = "a cluster"
     told: Sequence[Mapping[str, State]]
-    ending: tuple[int, Task]  # the question before which this task ends
+    ending: tuple[int, GroupTask]  # the question before which this task ends
     asked = 0
 
     def capacity(self, gpus: int) -> int:
         return 2
 
-    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+    def submit(self, tasks: Sequence[GroupTask], gpus: int) -> list[str]:
         return [task.state_folder.name for task in tasks]
 
     def states(self) -> Mapping[str, State]:

@@ -189,7 +189,7 @@ def test_faults_of_a_registration(arguments: dict[str, object], told: str) -> No
     given = {"task": "regression", **arguments}
     with pytest.raises(InputError, match=re.escape(told)):
         registry.register_loss("mine", "mine.losses:gaussian", **given)  # type: ignore[arg-type]
-    assert registry.place("regression.loss", "mine") is None
+    assert registry.location("regression.loss", "mine") is None
 
 
 @pytest.mark.slow

@@ -35,10 +35,10 @@ def not_covered(read: Read) -> dict[str, str]:
     """The settings that the closed form does not cover, as they are typed, with the reasons."""
     reasons = not_stacked(read)
     if read("model.name") not in FAMILIES:
-        reasons[f"model={read('model.name')}"] = f"supports only {', '.join(FAMILIES)}"
+        reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
     losses = LOSSES.get(read("task.name"), LOSSES[CLASSIFICATION])
     if read("task.loss") not in (None, *losses):
-        reasons[f"task.loss={read('task.loss')}"] = f"supports only {', '.join(losses)}"
+        reasons[f"task.loss={read('task.loss')}"] = f"supports only {' and '.join(losses)}"
     return reasons
 
 

@@ -224,7 +224,7 @@ def register_pictures(name: str, module: str) -> None:
     _register("pictures", name, module)
 
 
-def place(kind: str, name: str) -> str | None:
+def location(kind: str, name: str) -> str | None:
     """Where the code of a name lies; None if no extension brings the name."""
     return PLACES.get((kind, name))
 

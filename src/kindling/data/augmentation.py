@@ -134,7 +134,7 @@ class _Own:
     def __init__(self, name: str, shape: Sequence[int]) -> None:
         """Raises InputError unless the function can change pictures (N, *shape), and draws only
         from its generator."""
-        self.where = f"augmentation.own={name}: {registry.place('augmentation', name)}"
+        self.where = f"augmentation.own={name}: {registry.location('augmentation', name)}"
         self.apply: Callable[[Tensor, torch.Generator], Any] = registry.resolve(
             "augmentation", name
         )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from kindling.config.registry import place
+from kindling.config.registry import location
 from kindling.config.section import WHOLE
 from kindling.data.pictures import read_picture, resize
 from kindling.system.errors import InputError
@@ -60,7 +60,7 @@ class PictureReader(Protocol):
 
 def reader_of(pictures: str | None) -> PictureReader:
     """Raises InputError if no installed extension has the reader."""
-    module = place("pictures", pictures or WHOLE)
+    module = location("pictures", pictures or WHOLE)
     if module is None:
         raise InputError(f"no installed extension reads pictures as {pictures}")
     return cast(PictureReader, import_module(module))

@@ -93,10 +93,10 @@ def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> Memo
 
 def _function(kind: str, config: schema.Model) -> Any:
     """The function of a family that builds a model, or that tells its cost; None for no cost."""
-    if registry.place("model", config.name) is None:
+    if registry.location("model", config.name) is None:
         family = importlib.import_module(f"{__name__}.{config.name}")
         return getattr(family, {"model": "build"}.get(kind, kind), None)
-    return registry.resolve(kind, config.name) if registry.place(kind, config.name) else None
+    return registry.resolve(kind, config.name) if registry.location(kind, config.name) else None
 
 
 class ForwardPass(NamedTuple):

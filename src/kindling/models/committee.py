@@ -14,7 +14,7 @@ from kindling.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Part:
+class Adapter:
     """What a member takes of the features of a committee, their places, None: all; and how its
     outputs become those of the committee: outputs · factor + shift, float64, None: as they are."""
 
@@ -23,7 +23,7 @@ class Part:
     shift: Tensor | None = None
 
 
-WHOLE = Part()
+WHOLE = Adapter()
 
 
 class Committee(nn.Module):
@@ -33,7 +33,7 @@ class Committee(nn.Module):
 
     def __init__(
         self, members: Sequence[nn.Module], votes: Sequence[int], task: Task,
-        parts: Sequence[Part] | None = None,
+        parts: Sequence[Adapter] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.task = task

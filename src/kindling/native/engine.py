@@ -26,7 +26,7 @@ def _fields(*groups: tuple[type[Any], str]) -> list[tuple[str, type[Any]]]:
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
-class Layer(ctypes.Structure):
+class LayerStruct(ctypes.Structure):
     """Where the tensors of a layer lie in a flat vector: the weight is (inputs, stride), the others
     are (stride,). -1 if the layer has no such tensor."""
 
@@ -52,7 +52,7 @@ class Optimizer(ctypes.Structure):
     )
 
 
-class Plan(ctypes.Structure):
+class PlanStruct(ctypes.Structure):
     """How batches become steps. A clip, smoothing or decay of 0 is none. `class_weights` is the
     address of a float64 for each class, or None: weights of the losses, as torch's cross entropy
     has them."""
@@ -73,7 +73,7 @@ class Exchange(ctypes.Structure):
     )
 
 
-class Model(ctypes.Structure):
+class ModelStruct(ctypes.Structure):
     """The addresses of a model's flat vectors, and of an Exchange. Without a gradient, SGD adds
     each gradient times the rate to the weights at once. `steps` counts the optimizer's steps;
     `train` increases it."""
@@ -83,7 +83,7 @@ class Model(ctypes.Structure):
     )
 
 
-class Block(ctypes.Structure):
+class BlockStruct(ctypes.Structure):
     """K batches of `batch` samples each, the first of them number `first` of the epoch. A call
     trains those from `begin` to `end`.
 
@@ -99,8 +99,8 @@ class Block(ctypes.Structure):
     )  # fmt: skip
 
 
-class Samples(ctypes.Structure):
-    """The addresses of features (size, inputs) and of labels as of a Block, which are needed only
+class SamplesStruct(ctypes.Structure):
+    """The addresses of features (size, inputs) and of labels as of a BlockStruct, which are needed
     to compute losses. `source` is BYTES or FLOATS, or DOUBLES for a model of 64 bits."""
 
     _fields_ = _fields(
@@ -112,14 +112,17 @@ class _Team(ctypes.Structure):
     _fields_ = [("threads", c_int64), ("rest", ctypes.c_char * 248)]
 
 
-class Member(ctypes.Structure):
+class MemberStruct(ctypes.Structure):
     """One thread of a team."""
 
     keeps: _Team  # the team, which must live as long
     _fields_ = [("team", c_void_p), ("number", c_int64)]
 
 
-STRUCTURES = (Layer, _Network, Optimizer, Plan, Exchange, Model, Block, Samples, Member)
+STRUCTURES = (
+    LayerStruct, _Network, Optimizer, PlanStruct, Exchange, ModelStruct, BlockStruct,
+    SamplesStruct, MemberStruct,
+)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -149,7 +152,7 @@ class Network:
     def __post_init__(self) -> None:
         depth, bytes_per_float = len(self.widths) - 1, self.bits // 8
         line = LINE // bytes_per_float
-        self.layers, self.size = (Layer * depth)(), 0
+        self.layers, self.size = (LayerStruct * depth)(), 0
 
         def take(count: int, present: bool = True) -> int:
             if not present:
@@ -192,9 +195,12 @@ class Engine:
             raise OSError(f"its structures have sizes {[*found]}, not {[*own, team]}")
         arguments: dict[str, tuple[Any, ...]] = {
             "scratch_bytes": (c_int64,),
-            "train": (*map(POINTER, (Optimizer, Plan, Model, Block, Member)), c_void_p),
-            "evaluate": (c_void_p, POINTER(Samples), *(c_void_p,) * 4),
-            "logits": (c_void_p, POINTER(Samples), *(c_void_p,) * 2),
+            "train": (
+                *map(POINTER, (Optimizer, PlanStruct, ModelStruct, BlockStruct, MemberStruct)),
+                c_void_p,
+            ),
+            "evaluate": (c_void_p, POINTER(SamplesStruct), *(c_void_p,) * 4),
+            "logits": (c_void_p, POINTER(SamplesStruct), *(c_void_p,) * 2),
         }
         for bits in (32, 64):
             for name, types in arguments.items():
@@ -203,11 +209,11 @@ class Engine:
                 function.argtypes = (c_void_p, *types)
         self.alone = self.team(1)[0]
 
-    def team(self, threads: int) -> list[Member]:
+    def team(self, threads: int) -> list[MemberStruct]:
         """The members of a new team of threads that train one model together."""
         team = _Team()
         self._library.open_team(ctypes.byref(team), c_int64(threads))
-        members = [Member(ctypes.addressof(team), number) for number in range(threads)]
+        members = [MemberStruct(ctypes.addressof(team), number) for number in range(threads)]
         for member in members:
             member.keeps = team
         return members
@@ -222,11 +228,11 @@ class Engine:
     def train(
         self,
         network: Network,
-        settings: tuple[Optimizer, Plan],
-        model: Model,
-        block: Block,
+        settings: tuple[Optimizer, PlanStruct],
+        model: ModelStruct,
+        block: BlockStruct,
         scratch: int,
-        member: Member | None = None,
+        member: MemberStruct | None = None,
     ) -> None:
         """Trains a model on a block. `scratch` is the address of working memory that no other call
         uses now. Each `member` of a team needs a thread and the same arguments. Raises
@@ -238,7 +244,7 @@ class Engine:
         self,
         network: Network,
         weights: int,
-        samples: Samples,
+        samples: SamplesStruct,
         scratch: int,
         logits: int | None = None,
     ) -> tuple[float, float]:
@@ -250,7 +256,7 @@ class Engine:
         return loss.value, score.value
 
     def logits(
-        self, network: Network, weights: int, samples: Samples, out: int, scratch: int
+        self, network: Network, weights: int, samples: SamplesStruct, out: int, scratch: int
     ) -> None:
         """Writes the logits (samples, outputs) to the address `out`."""
         self._call("logits", network, weights, samples, out, scratch)

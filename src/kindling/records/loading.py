@@ -18,7 +18,7 @@ from kindling.data.arrays import ArrayReading
 from kindling.data.tables.columns import Columns
 from kindling.data.targets import Targets, require_scaling
 from kindling.models import construct_model
-from kindling.models.committee import Committee, Part
+from kindling.models.committee import Adapter, Committee
 from kindling.models.own import OwnModel, OwnModelError
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
@@ -215,16 +215,16 @@ def _reading(member: Member, committee: Reading, classes: int) -> Reading:
     return Reading(config, shape, columns, targets)
 
 
-def part_of(member: "Reading | Trained", committee: "Reading | Trained", task: Task) -> Part:
+def part_of(member: "Reading | Trained", committee: "Reading | Trained", task: Task) -> Adapter:
     """What a member takes of the features of a committee, and how its outputs are converted."""
     places, own, all_ = None, member.columns, committee.columns
     if own is not None and all_ is not None and own != all_:
         places = torch.tensor(all_.features_at(all_.places_of(own.columns)))
     if member.targets is None or committee.targets is None or member.targets == committee.targets:
-        return Part(places)
+        return Adapter(places)
     one, zero = member.targets.restored(torch.tensor([[1.0], [0.0]]).expand(2, task.outputs))
     shift = committee.targets.exact(zero)
-    return Part(places, committee.targets.exact(one) - shift, shift)
+    return Adapter(places, committee.targets.exact(one) - shift, shift)
 
 
 def rebuild(

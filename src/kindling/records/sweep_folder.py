@@ -168,7 +168,7 @@ class Sweep:
         return sum(outcome.status == "failed" for outcome in self.outcomes())
 
 
-class Importance(NamedTuple):
+class KeyImportance(NamedTuple):
     """The share of a key of a search in the difference between good trials and all trials, and the
     ends of its interval; None: of a search from before there were intervals."""
 
@@ -182,18 +182,18 @@ class Importance(NamedTuple):
         return f"{self.share:.0%} ({self.low:.0%} to {self.high:.0%})"
 
 
-def write_importance(folder: Path, importances: Mapping[str, Importance]) -> None:
+def write_importance(folder: Path, importances: Mapping[str, KeyImportance]) -> None:
     write_durably(folder / IMPORTANCE, f"{json.dumps(importances)}\n")
 
 
-def read_importance(folder: Path) -> dict[str, Importance]:
+def read_importance(folder: Path) -> dict[str, KeyImportance]:
     """Of each key of a search, the most important first; empty before the search has ended. Raises
     InputError for a damaged file."""
-    parse = TypeAdapter(dict[str, Importance | Proportion]).validate_json
+    parse = TypeAdapter(dict[str, KeyImportance | Proportion]).validate_json
     what = "the importance of keys"
     found = read_json(folder / IMPORTANCE, IMPORTANCE_LIMIT, parse, what, "; remove it") or {}
     return {
-        key: each if isinstance(each, Importance) else Importance(each)
+        key: each if isinstance(each, KeyImportance) else KeyImportance(each)
         for key, each in found.items()
     }
 

@@ -40,7 +40,7 @@ from kindling.records.outcome import (
     short,
 )
 from kindling.reports.analysis import by_size
-from kindling.reports.board_table import NOT_FOR_CHOICE, Table, read_table, stamp
+from kindling.reports.board_table import NOT_FOR_CHOICE, BoardTable, read_table, stamp
 from kindling.reports.charts import chart_content, chart_data, library_source
 from kindling.reports.collect import (
     NOT_BEGUN,
@@ -103,7 +103,7 @@ class Change(Section):
 class Look:
     """A look at the folders."""
 
-    table: Table
+    table: BoardTable
     seconds: float  # until the next one
     made: float
 
@@ -151,7 +151,7 @@ class Board:
         """All scripts that the page runs."""
         return [*inline_scripts(self.page), (library_source() or b"").decode()]
 
-    def table(self, sweep: str = "", *, fresh: bool = False) -> Table:
+    def table(self, sweep: str = "", *, fresh: bool = False) -> BoardTable:
         """All runs and sweeps, or the trials of a sweep: with `fresh` as they are now, else as they
         were at the last look, which nobody waits for. Raises AbsentError."""
         inside = self._found(sweep) if sweep else None

@@ -44,7 +44,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class BoardTable:
     """All runs and sweeps, or the trials of one sweep, at one moment."""
 
     rows: Mapping[str, Row]  # by folder
@@ -119,7 +119,9 @@ class Table:
         }
 
 
-def read_table(folders: Iterable[Path], known: Table | None, *, of_trials: bool = False) -> Table:
+def read_table(
+    folders: Iterable[Path], known: BoardTable | None, *, of_trials: bool = False
+) -> BoardTable:
     """The table of these folders. Reads the folders whose files have changed since `known` was
     read, and those whose status is not in their files alone. Damaged folders are rows with a fault,
     and so are those with links: the board shows nothing that lies outside of its folders."""
@@ -154,7 +156,7 @@ def read_table(folders: Iterable[Path], known: Table | None, *, of_trials: bool 
     typed = [key for key, _ in counts.most_common()]
     varied = {*differing([entry.typed for entry in entries])}
     first = seeds_last(key for key in typed if key in varied)[:FIRST_KEYS]
-    return Table(rows, version, of_trials, typed, first)
+    return BoardTable(rows, version, of_trials, typed, first)
 
 
 def stamp(folder: Path) -> int:

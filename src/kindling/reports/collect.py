@@ -23,7 +23,7 @@ from kindling.records.outcome import (
     in_full,
     replicates,
 )
-from kindling.records.sweep_folder import Importance, read_importance, read_scales
+from kindling.records.sweep_folder import KeyImportance, read_importance, read_scales
 from kindling.system.errors import InputError, reading
 from kindling.system.terminal import progress
 
@@ -58,7 +58,9 @@ class Part:
     entries: Sequence[Reported]  # the trials of a sweep are sorted by number
     keys: Sequence[str]  # those in which the entries differ
     called: str | None = None  # the name that the sweep was given
-    importance: Mapping[str, Importance] = field(default_factory=dict)  # of a search: of its keys
+    importance: Mapping[str, KeyImportance] = field(
+        default_factory=dict
+    )  # of a search: of its keys
     scales: Mapping[str, bool] = field(default_factory=dict)  # see read_scales
 
     @property

@@ -30,7 +30,7 @@ from kindling.records.outcome import (
     in_full,
     known_value,
 )
-from kindling.records.sweep_folder import Importance
+from kindling.records.sweep_folder import KeyImportance
 from kindling.reports import analysis
 from kindling.reports.analysis import Effect, Grid, ends_without_outliers
 from kindling.reports.charts import MOST_DRAWN, quantities, spread
@@ -319,7 +319,7 @@ def history(trials: Sequence[Reported]) -> Figure:
     return figure
 
 
-def importance(shares: Mapping[str, Importance]) -> Figure:
+def importance(shares: Mapping[str, KeyImportance]) -> Figure:
     """A bar for each key with its interval, the most important first; of very many keys, the first
     ones."""
     keys = [*shares][:MOST_SETTINGS]

@@ -126,13 +126,13 @@ class NativeModel:
 
     def samples(
         self, features: Tensor, labels: Tensor | None = None, weights: Tensor | None = None
-    ) -> engine.Samples:
+    ) -> engine.SamplesStruct:
         """The addresses of features (N, *shape), labels (N, …) and weights (N,). Raises ValueError
         as `check`."""
         self.check(features, labels)
         addresses = (None if part is None else part.data_ptr() for part in (labels, weights))
         source = SOURCES[features.dtype]
-        return engine.Samples(features.data_ptr(), source, *addresses, len(features))
+        return engine.SamplesStruct(features.data_ptr(), source, *addresses, len(features))
 
     def check(self, features: Tensor, labels: Tensor | None = None) -> None:
         """Raises ValueError if a sample has another size than the model's inputs, or the labels are
@@ -178,7 +178,7 @@ class NativeTrial:
             momentum, *ADAM_BETAS, ADAM_EPS,
         )  # fmt: skip
         vectors = [vector.data_ptr() for vector in self.moments.values()]
-        self.pointers = engine.Model(
+        self.pointers = engine.ModelStruct(
             model.weights.data_ptr(), None, *(*vectors, None, None)[:2], None, None, seed, 0
         )
         self.adopt()
@@ -261,7 +261,7 @@ class NativeLearner(Learner):
                 trial.exchange_gradients(step_plan)
         weights = step_plan.class_weights
         self.class_weights = None if weights is None else np.array(weights, np.float64)
-        self.plan = engine.Plan(
+        self.plan = engine.PlanStruct(
             step_plan.batches_per_epoch, step_plan.accumulate, step_plan.clip or 0.0,
             step_plan.smoothing, decay,
             None if self.class_weights is None else self.class_weights.ctypes.data,
@@ -291,7 +291,7 @@ class NativeLearner(Learner):
                 x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
                 w = None if weights is None else weights[:, order].contiguous()
             addresses = losses[number].ctypes.data, scores[number].ctypes.data
-            part = engine.Block(
+            part = engine.BlockStruct(
                 x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
                 y.data_ptr(), None if w is None else w.data_ptr(), block.size, epoch, batch,
                 0, count, rates.ctypes.data, *addresses,
@@ -303,7 +303,7 @@ class NativeLearner(Learner):
         real = self.task.real_scores or weights is not None
         return BatchResults(torch.from_numpy(losses).T, scores_of(scores, real=real).T)
 
-    def train_on(self, trial: NativeTrial, part: engine.Block) -> None:
+    def train_on(self, trial: NativeTrial, part: engine.BlockStruct) -> None:
         """Trains a trial on all batches of a block: in this thread, a single trial in several."""
         network, by, count = trial.model.network, engine.engine(), part.end
         memory = scratch(by.scratch_bytes(network, part.batch))
@@ -400,17 +400,17 @@ class NativeEpochs:
         self.sizes = [float(each)] * full + [float(sampler.last_batch)] * (batches - full)
         self.read = [(train.features.contiguous(), as_read(train.labels), _weights_of(train))]
         seen = self.model.samples(*self.read[0])
-        self.parts: list[tuple[int, engine.Block]] = []  # and their first batches
+        self.parts: list[tuple[int, engine.BlockStruct]] = []  # and their first batches
         for first, size, count in ((0, each, full), (full, sampler.last_batch, 1)):
             if size * count:
                 written = (a.ctypes.data + 8 * first for a in (self.means, self.scores))
-                part = engine.Block(
+                part = engine.BlockStruct(
                     seen.features, seen.source, None, seen.labels, seen.weights, size, 0, first,
                     0, count, None, *written,
                 )  # fmt: skip
                 self.parts.append((first, part))
         self.real = learner.task.real_scores or train.weights is not None
-        self.chunks: list[engine.Samples] = []
+        self.chunks: list[engine.SamplesStruct] = []
         for batch in validation:
             features, labels = batch.features.contiguous(), as_read(batch.labels)
             weights = _weights_of(batch)

@@ -190,7 +190,7 @@ def _class_of(kind: str, name: str) -> Any:
 
 def has_stacked(name: str) -> bool:
     """Whether models of a stack can train with the optimizer of this name."""
-    return name in OPTIMIZERS or registry.place("stacked", name) is not None
+    return name in OPTIMIZERS or registry.location("stacked", name) is not None
 
 
 def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:

@@ -80,7 +80,7 @@ class Schedule:
         rate = registry.resolve("scheduler", name)(config, self.lr, epoch, self.epochs)
         if not (isinstance(rate, int | float) and 0 <= rate < math.inf):
             raise InputError(
-                f"scheduler={name}: {registry.place('scheduler', name)} returned {rate!r} for "
+                f"scheduler={name}: {registry.location('scheduler', name)} returned {rate!r} for "
                 f"epoch {epoch} of {self.epochs}, must return a rate of 0 or more"
             )
         return float(rate)

@@ -41,7 +41,7 @@ class _OfTrials:
 
 
 @dataclass(frozen=True)
-class Task(_OfTrials):
+class GroupTask(_OfTrials):
     """Trains the trials of `sweep` with these numbers, configurations and folders as one stack.
     All paths are absolute. Everything else that a process needs lies in the folders."""
 
@@ -71,7 +71,7 @@ class Task(_OfTrials):
         return all(run.ended or run.result.get("status") == "failed" for run in self.runs)
 
 
-def train_group(task: Task, patience: float = LOCK_PATIENCE) -> None:
+def train_group(task: GroupTask, patience: float = LOCK_PATIENCE) -> None:
     """Trains what a task has not trained yet, and updates the files of the sweep.
 
     If the group fails, its trials get the status `failed`, and the log says why. While another
@@ -99,7 +99,7 @@ class Parcel(_OfTrials):
     code: Mapping[str, str | None]
 
     @classmethod
-    def of(cls, task: Task) -> "Parcel":
+    def of(cls, task: GroupTask) -> "Parcel":
         return cls(pickle.dumps(task), task.folders, code())
 
     def train(self) -> None:

@@ -20,7 +20,7 @@ from kindling.config.written import counted
 from kindling.records.folder import Run
 from kindling.records.sweep_folder import Sweep
 from kindling.sweeps.executors.base import Executor
-from kindling.sweeps.tasks import Task, numbered
+from kindling.sweeps.tasks import GroupTask, numbered
 from kindling.system.errors import parsing
 from kindling.system.files import MIB, read_bounded, write_into_folder
 from kindling.training.grouping import Group, group_trials
@@ -61,7 +61,9 @@ def train_trials(
         own = tuple(configs[trial] for trial in trials)
         own_folders = tuple(folders[trial].absolute() for trial in trials)
         state_folder = (sweep.stacks / joint_hash(own)).absolute()
-        tasks.append(Task(sweep.folder.absolute(), trials, own, own_folders, state_folder, halving))
+        tasks.append(
+            GroupTask(sweep.folder.absolute(), trials, own, own_folders, state_folder, halving)
+        )
     try:
         executor.run(tasks)
     finally:  # the last groups may have had no time for it

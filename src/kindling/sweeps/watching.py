@@ -24,7 +24,7 @@ from kindling.records.groups import (
     rows,
     trial_numbers,
 )
-from kindling.sweeps.tasks import Task
+from kindling.sweeps.tasks import GroupTask
 from kindling.system.colour import is_terminal
 from kindling.system.errors import InputError
 from kindling.system.terminal import Area
@@ -51,7 +51,7 @@ class Watch:
     are no lines: they would get into the logs of the trials.
     """
 
-    def __init__(self, tasks: Sequence[Task], *, trains_here: bool = False) -> None:
+    def __init__(self, tasks: Sequence[GroupTask], *, trains_here: bool = False) -> None:
         self.tasks, self.trains_here = tasks, trains_here
         self.numbers = [trial_numbers(task.folders) or list(task.trials) for task in tasks]
         self.trials = sum(map(len, self.numbers))
@@ -94,7 +94,7 @@ class Watch:
             ended.set()
             thread.join()
 
-    def note(self, task: Task, state: State) -> None:
+    def note(self, task: GroupTask, state: State) -> None:
         """Notes the state of a task. `ended` and `cancelled` are final."""
         self.states[task.state_folder] = state
 
@@ -111,7 +111,7 @@ class Watch:
     def statuses(self) -> list[GroupStatus]:
         return list(map(self._status, self.tasks, self.numbers))
 
-    def _status(self, task: Task, numbers: Sequence[int]) -> GroupStatus:
+    def _status(self, task: GroupTask, numbers: Sequence[int]) -> GroupStatus:
         folder = task.state_folder
         if folder in self.ended:
             return self.ended[folder]
@@ -128,7 +128,7 @@ class Watch:
             state = "queued" if progress is None else "silent" if progress.silent else "running"
         return GroupStatus(numbers, state, progress)
 
-    def _end(self, task: Task, numbers: Sequence[int], state: State) -> GroupStatus:
+    def _end(self, task: GroupTask, numbers: Sequence[int], state: State) -> GroupStatus:
         results, errors = results_of(task.runs)
         if not self.trains_here:
             for text, runs in list(errors.items())[:MOST_ERRORS]:

@@ -43,7 +43,7 @@ class Tally(NamedTuple):
 
 
 def _tally_of(measure: str) -> Tally:
-    own = registry.place("measure", measure) is not None
+    own = registry.location("measure", measure) is not None
     found: Tally = (
         registry.resolve("measure", measure) if own else resolve_name(str(MEASURES[measure].tally))
     )

@@ -253,12 +253,12 @@ class CustomLoss(Task):
         if self.section.name != "classification":
             labels = (torch.arange(2 * self.labels).view(2, -1) % 2).float()
         name = self.section.loss
-        where = f"task.loss={name} ({registry.place(self.section.name + '.loss', name)})"
+        where = f"task.loss={name} ({registry.location(self.section.name + '.loss', name)})"
         if self.numbers is not None:
             numbers = self.numbers(outputs)
             if not isinstance(numbers, Tensor) or numbers.shape != labels.shape:
                 raise InputError(
-                    f"task.loss={name} ({registry.place('numbers', name)}): returns "
+                    f"task.loss={name} ({registry.location('numbers', name)}): returns "
                     f"{_shape_of(numbers)} for 2 samples, must return their numbers, "
                     f"{tuple(labels.shape)}"
                 )
@@ -287,10 +287,11 @@ def build_task(section: schema.Task, labels: int) -> Task:
     module = import_module(f"{__package__}.{section.name}")
     task: Task = module.build(section, labels)
     kind = f"{section.name}.loss"
-    if registry.place(kind, section.loss) is None:
+    lies = registry.location(kind, section.loss)
+    if lies is None:
         return task
     function = registry.resolve(kind, section.loss)
-    maker = registry.place("numbers", section.loss) if section.name == REGRESSION else None
+    maker = registry.location("numbers", section.loss) if section.name == REGRESSION else None
     numbers = None if maker is None else registry.resolve("numbers", section.loss)
     try:
         return CustomLoss(task, function, numbers)
@@ -300,7 +301,7 @@ def build_task(section: schema.Task, labels: int) -> Task:
         if maker is not None:
             own = f"; {maker} gets the outputs alone, and returns numbers (N, {labels})"
         raise InputError(
-            f"task.loss={section.loss}: {registry.place(kind, section.loss)} fails for 2 samples "
+            f"task.loss={section.loss}: {lies} fails for 2 samples "
             f"({type(error).__name__}: {first_line(error)}); it gets outputs {shape} and "
             f"labels, and returns losses (N,){own}"
         ) from error

@@ -16,7 +16,7 @@ from kindling.records.sweep_folder import Sweep
 from kindling.sweeps.executors import cluster
 from kindling.sweeps.executors.base import GROUP_KILLS
 from kindling.sweeps.executors.cluster import Cluster, SubmittedJobs
-from kindling.sweeps.tasks import Parcel, Task, train_group
+from kindling.sweeps.tasks import GroupTask, Parcel, train_group
 from kindling.sweeps.trials import train_trials
 from kindling.system.errors import InputError, Interrupted
 from kindling.training.grouping import TrainingDevice
@@ -35,13 +35,13 @@ class Scripted(Cluster):
     def __init__(self, *steps: Step, **settings: object) -> None:
         super().__init__(FusedLauncher.model_validate(NOTHING | settings), [])
         self.steps: Iterator[Step] = iter(steps)
-        self.sent: list[Task] = []
+        self.sent: list[GroupTask] = []
         self.step: Step = nothing
 
     def capacity(self, gpus: int) -> int:
         return 2 + gpus
 
-    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+    def submit(self, tasks: Sequence[GroupTask], gpus: int) -> list[str]:
         assert gpus == 0
         self.sent += tasks
         return [f"job{len(self.sent) - len(tasks) + number}" for number in range(len(tasks))]

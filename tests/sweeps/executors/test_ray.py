@@ -18,7 +18,7 @@ import pytest
 from kindling.config.compose import compose
 from kindling.config.faults import find_launcher_faults
 from kindling.records.folder import Run
-from kindling.sweeps.tasks import Parcel, Task
+from kindling.sweeps.tasks import GroupTask, Parcel
 from kindling.system.errors import InputError, Interrupted
 from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
@@ -322,7 +322,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupActor:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config, folder = compose(*SMALL), tmp_path / "0"
     folder.mkdir()
-    task = Task(tmp_path, (0,), (config,), (folder,), tmp_path / ".stacks" / "state")
+    task = GroupTask(tmp_path, (0,), (config,), (folder,), tmp_path / ".stacks" / "state")
     group = GroupActor.__new__(GroupActor)
     group.log, group.cpus = tmp_path / "log", 3
     group.packed = tuple(ray_actors.chunks(zlib.compress(pickle.dumps(Parcel.of(task)))))

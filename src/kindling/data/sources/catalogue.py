@@ -22,7 +22,7 @@ import torch
 
 from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, REGRESSION, outputs_of
-from kindling.config.registry import is_lightning, place
+from kindling.config.registry import is_lightning, location
 from kindling.config.schema import OLD_TASK, Config
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Description, Source, Split, require_weight
@@ -131,4 +131,4 @@ def _module(config: schema.Data) -> ModuleType:
             "reads; choose other data"
         )
     own = f"{__package__}.{FAMILIES.get(config.name, config.name)}"
-    return import_module(place("data", config.name) or own)
+    return import_module(location("data", config.name) or own)

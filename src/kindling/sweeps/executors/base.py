@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from kindling.config.schema import Config
-from kindling.sweeps.tasks import Task, train_group
+from kindling.sweeps.tasks import GroupTask, train_group
 from kindling.sweeps.watching import Watch
 from kindling.system.errors import InputError
 from kindling.training.grouping import TrainingDevice, here
@@ -25,7 +25,7 @@ class Executor:
         """The device on which a group of such trials will train."""
         return here(config)
 
-    def run(self, tasks: Sequence[Task]) -> None:
+    def run(self, tasks: Sequence[GroupTask]) -> None:
         """Returns when nothing more can be trained. Raises Interrupted after a signal."""
         with Watch(tasks, trains_here=True) as watch:
             for task in tasks:
@@ -37,7 +37,7 @@ class Executor:
 class Attempts:
     """How often the process of a task was killed."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: GroupTask) -> None:
         self.task = task
         self.kills, self.epoch = 0, task.epoch
 

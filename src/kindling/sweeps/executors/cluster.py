@@ -15,7 +15,7 @@ from kindling.records.folder import resume_command
 from kindling.records.groups import State
 from kindling.steps.kernel import MOST_BLOCK_MEMORY
 from kindling.sweeps.executors.base import Attempts, Executor
-from kindling.sweeps.tasks import Task
+from kindling.sweeps.tasks import GroupTask
 from kindling.sweeps.watching import Watch
 from kindling.system.errors import InputError, Interrupted, parsing
 from kindling.system.files import MIB, read_bounded, require_contained, write_durably
@@ -57,7 +57,7 @@ class Cluster(Executor, ABC):
         """How many groups with so many GPUs the whole cluster can train at the same time."""
 
     @abstractmethod
-    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+    def submit(self, tasks: Sequence[GroupTask], gpus: int) -> list[str]:
         """Submits a job for each task, with so many GPUs on each node; returns the identifiers of
         the jobs. The tasks have the same `devices` and `num_nodes`. Raises InputError with the
         scheduler's own words."""
@@ -94,7 +94,7 @@ class Cluster(Executor, ABC):
             MOST_BLOCK_MEMORY if gpus == 1 else 0,
         )  # fmt: skip
 
-    def run(self, tasks: Sequence[Task]) -> None:
+    def run(self, tasks: Sequence[GroupTask]) -> None:
         """If the command need not wait for the jobs, ends the process with status 0."""
         remaining = [task for task in tasks if not task.ended]
         if not remaining:
@@ -133,8 +133,8 @@ class Cluster(Executor, ABC):
                 signal.SIGTERM, f"{'; '.join(cancelled)}: cancelled; to go on, type\n  {again}"
             )
 
-    def _send(self, tasks: Sequence[Task], jobs: "SubmittedJobs") -> None:
-        by_size: dict[tuple[int, int, int | str], list[Task]] = {}
+    def _send(self, tasks: Sequence[GroupTask], jobs: "SubmittedJobs") -> None:
+        by_size: dict[tuple[int, int, int | str], list[GroupTask]] = {}
         for task in tasks:
             trainer = task.configs[0].trainer
             size = self.gpus(task.configs[0]), trainer.num_nodes, trainer.devices
@@ -142,7 +142,7 @@ class Cluster(Executor, ABC):
         for (gpus, *_), alike in by_size.items():
             jobs.note(alike, self.submit(alike, gpus))
 
-    def _watch(self, tasks: Sequence[Task], jobs: "SubmittedJobs", watch: Watch) -> None:
+    def _watch(self, tasks: Sequence[GroupTask], jobs: "SubmittedJobs", watch: Watch) -> None:
         """Returns when no job is queued or runs any more. A job that ended without a word was
         killed: its task is submitted again."""
         left = list(map(Attempts, tasks))
@@ -181,11 +181,11 @@ class SubmittedJobs:
                 content = read_bounded(file, 4 * MIB)
                 self._by_task = _IDENTIFIERS.validate_json(content, strict=True)
 
-    def of(self, task: Task) -> str:
+    def of(self, task: GroupTask) -> str:
         """The job of a task, or ""."""
         return self._by_task.get(task.state_folder.name, "")
 
-    def note(self, tasks: Sequence[Task], jobs: Sequence[str]) -> None:
+    def note(self, tasks: Sequence[GroupTask], jobs: Sequence[str]) -> None:
         names = [task.state_folder.name for task in tasks]
         self._by_task |= dict(zip(names, jobs, strict=True))
         self.file.parent.mkdir(parents=True, exist_ok=True)

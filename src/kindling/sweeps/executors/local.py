@@ -19,7 +19,7 @@ import torch
 
 from kindling.config.schema import Config, Execution
 from kindling.sweeps.executors.base import Attempts, Executor
-from kindling.sweeps.tasks import Task, told_how_to_go_on, train_group
+from kindling.sweeps.tasks import GroupTask, told_how_to_go_on, train_group
 from kindling.sweeps.watching import Watch
 from kindling.system import machine
 from kindling.system.errors import Interrupted
@@ -59,7 +59,7 @@ class Local(Executor):
         whole = here(config)
         return replace(whole, free_bytes=whole.free_bytes // self.sharing)
 
-    def run(self, tasks: Sequence[Task]) -> None:
+    def run(self, tasks: Sequence[GroupTask]) -> None:
         remaining = [task for task in tasks if not task.ended]
         if not remaining:
             return
@@ -85,7 +85,7 @@ class Local(Executor):
                     worker.close()
 
 
-def _train_all(tasks: Sequence[Task], workers: Sequence["_Worker"], watch: Watch) -> None:
+def _train_all(tasks: Sequence[GroupTask], workers: Sequence["_Worker"], watch: Watch) -> None:
     waiting, free = deque(map(Attempts, tasks)), [*workers]
     training: dict[Any, tuple[_Worker, Attempts]] = {}  # by the pipes of the processes
     while waiting or training:
@@ -111,7 +111,7 @@ class _Worker:
         self.process: BaseProcess | None = None
         self.trains = False
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: GroupTask) -> None:
         if self.process is None:
             context = multiprocessing.get_context("forkserver")
             self.pipe, other = context.Pipe()

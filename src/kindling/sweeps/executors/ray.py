@@ -13,7 +13,7 @@ from kindling.sweeps.executors import ray_actors
 from kindling.sweeps.executors.cluster import GB, REMEDY, Cluster
 from kindling.sweeps.executors.ray_actors import ActorStatus, Order
 from kindling.sweeps.executors.ray_driver import Driver, prefix_of
-from kindling.sweeps.tasks import Parcel, Task
+from kindling.sweeps.tasks import GroupTask, Parcel
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.files import require_contained
 from kindling.system.installation import as_command
@@ -44,7 +44,7 @@ class Ray(Cluster):
     def capacity(self, gpus: int) -> int:
         return max(1, self._places(gpus))
 
-    def run(self, tasks: Sequence[Task]) -> None:
+    def run(self, tasks: Sequence[GroupTask]) -> None:
         try:
             super().run(tasks)
         except Interrupted as interrupted:
@@ -54,7 +54,7 @@ class Ray(Cluster):
             told = f"stopped; to go on, type\n  {self.resume_command(tasks[0].sweep)}"
             raise Interrupted(interrupted.number, told) from None
 
-    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+    def submit(self, tasks: Sequence[GroupTask], gpus: int) -> list[str]:
         logs = tasks[0].jobs_folder
         require_contained(logs)
         logs.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from submitit.core.utils import DelayedSubmission, FailedJobError
 
 from kindling.records.groups import State
 from kindling.sweeps.executors.cluster import Cluster
-from kindling.sweeps.tasks import Parcel, Task
+from kindling.sweeps.tasks import GroupTask, Parcel
 from kindling.system.errors import InputError, Interrupted
 
 MINUTES = 60  # the time limit; a job that reaches the limit is queued again, and goes on
@@ -57,7 +57,7 @@ class Slurm(Cluster):
                 count += int(nodes) * (int(cores.rstrip("+")) // (self.execution.cpus or 1))
         return max(1, count)
 
-    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+    def submit(self, tasks: Sequence[GroupTask], gpus: int) -> list[str]:
         given, trainer = self.execution, tasks[0].configs[0].trainer
         minutes = given.minutes or MINUTES
         executor = submitit.AutoExecutor(

@@ -29,7 +29,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from kindling.records.confidence import LEVEL
 from kindling.records.folder import SEARCH
 from kindling.records.lookup import date_last
-from kindling.records.sweep_folder import Importance, Sweep
+from kindling.records.sweep_folder import KeyImportance, Sweep
 from kindling.sweeps.search.command import CheckedSearch
 from kindling.sweeps.search.space import Numbers, Parameter
 from kindling.system.errors import InputError, first_line
@@ -186,7 +186,7 @@ class Study:
         sign = -1 if self.direction == StudyDirection.MAXIMIZE else 1
         return min(done, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
-    def importances(self) -> dict[str, Importance]:
+    def importances(self) -> dict[str, KeyImportance]:
         """The share of each parameter in the difference between good trials and all trials, the
         largest first (PED-ANOVA, Watanabe et al., 2023), with an interval by the bootstrap over
         trials (Efron, 1979). Empty for less than two trials."""
@@ -198,10 +198,10 @@ class Study:
         counts = min(MOST_DRAWS, max(LEAST_DRAWS, DRAWN_TRIALS // len(done)))
         chosen = draw.integers(0, len(done), (counts, len(done))).tolist()
         drawn = [found for row in chosen if (found := self._shares([done[n] for n in row]))]
-        ends, importances = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], dict[str, Importance]()
+        ends, importances = [(1 - LEVEL) / 2, (1 + LEVEL) / 2], dict[str, KeyImportance]()
         for key, share in shares.items():
             low, high = np.quantile([share, *(each.get(key, 0) for each in drawn)], ends).tolist()
-            importances[key] = Importance(share, min(low, share), max(high, share))
+            importances[key] = KeyImportance(share, min(low, share), max(high, share))
         return importances
 
     def _shares(self, trials: Sequence[FrozenTrial]) -> dict[str, float]:

@@ -91,7 +91,7 @@ class RunLogger(ABC):
 def _brought(name: str, *arguments: Any) -> RunLogger:
     """The logger of an extension. Raises InputError if it cannot begin."""
     build = registry.resolve("logger", name)
-    where = f"logger.own={name}: {registry.place('logger', name)}"
+    where = f"logger.own={name}: {registry.location('logger', name)}"
     try:
         logger = build(*arguments)
     except InputError:
