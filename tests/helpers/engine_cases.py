@@ -40,6 +40,7 @@ class Case:
     stores_gradient: bool
     sample_weights: Array | None  # (SAMPLES,)
     fill: int  # a byte that fills working memory before its use
+    first: Array | None = None  # Adam's means of the gradients, after training
 
     def scratch(self, by: engine.Engine, samples: int) -> Array:
         return np.full(by.scratch_bytes(self.network, samples), self.fill, np.uint8)
@@ -53,7 +54,7 @@ class Case:
     ) -> tuple[Array, Array]:
         """Trains in calls of so many batches, by default in one. Returns losses and scores."""
         gradient, first, second = (np.zeros_like(self.weights) for _ in range(3))
-        adam = self.optimizer.kind > 0
+        self.first, adam = first, self.optimizer.kind > 0
         model = engine.ModelStruct(
             self.weights.ctypes.data,
             gradient.ctypes.data if self.stores_gradient or exchange else None,
@@ -78,7 +79,8 @@ class Case:
             )  # fmt: skip
             arguments = (self.network, (self.optimizer, self.plan), model, block)
             jobs = [
-                pool.submit(by.train, *arguments, scratch.ctypes.data, member) for member in members
+                pool.submit(_train, by, *arguments, scratch.ctypes.data, member)
+                for member in members
             ]
             for job in jobs:
                 job.result()
@@ -114,6 +116,12 @@ class Case:
         assert np.array_equal((loss, scores), by.evaluate(*arguments), equal_nan=True)
         assert np.array_equal(again, logits, equal_nan=True)
         return loss, scores, logits
+
+
+def _train(by: engine.Engine, *arguments: Any) -> None:
+    """Whatever the engine does with numbers below the normal ones, its thread goes on as before."""
+    by.train(*arguments)
+    assert np.float32(1e-40) / np.float32(2) > 0
 
 
 def _labels(numbers: np.random.Generator, loss: str, outputs: int) -> Array:

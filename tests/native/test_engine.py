@@ -264,6 +264,43 @@ def test_blocks_of_any_size_give_the_same_bits(number: int) -> None:
     assert results(draw(number), engine.engine(), blocks=accumulate) == whole
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("number", range(60))
+def test_steps_of_some_rows_at_once_are_those_of_whole_gradients(number: int, threads: int) -> None:
+    """A bound that no gradient meets makes the engine store them."""
+    found = list[bytes]()
+    for bound in (0.0, 1e30):
+        given = draw(number)
+        given.plan.accumulate, given.plan.clip, given.stores_gradient = 1, bound, True
+        found.append(results(given, engine.engine(), threads=threads))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_means_of_gradients_that_have_become_0_stay_normal(bits: int) -> None:
+    """With smaller numbers a processor takes a hundred times as long. A feature is 0 but in the
+    first batch; 0.9 to the power of so many steps is less than all normal numbers."""
+    case = next(
+        each
+        for each in (draw(number, bits=bits, random_numbers=False) for number in range(1000))
+        if each.optimizer.kind > 0 and each.network.widths[0] > 1 and not each.network.max_norm
+        and each.features.dtype == np.float32 and not each.optimizer.weight_decay
+    )  # fmt: skip
+    steps, batch = (1200, 9000)[bits == 64], case.rows.shape[1]
+    case.features[1:, 0] = 0
+    case.rows = np.random.default_rng(0).integers(1, len(case.features), (steps, batch))
+    case.rows[0] = 0
+    case.rates = np.full(steps, 1e-4)
+    case.plan.batches_per_epoch, case.plan.accumulate = steps, 1
+    case.train(engine.engine())
+    assert case.first is not None
+    means = np.abs(weight_of(case.network.layers[0], case.first))
+    least = np.finfo(means.dtype).tiny
+    assert (means[1:] > 1e6 * least).any()
+    assert (means[0] < 100 * least).all()
+    assert not ((means > 0) & (means < least)).any()
+
+
 def _exchanges(ranks: int, size: int, ended: int = 0) -> tuple[list[engine.Exchange], list[Array]]:
     """One for each of so many processes, and the arrays that they share."""
     slots, written = np.zeros(2 * ranks * size), np.zeros((ranks, 8), np.int64)

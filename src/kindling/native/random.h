@@ -51,10 +51,14 @@ static void draw_mask(REAL *mask, ptrdiff_t first, ptrdiff_t units, double proba
     for (ptrdiff_t begin = 0; begin < units; begin += MASK_CHUNK) {
         Words word;
         philox(word, (uint32_t)((first + begin) / 8), sample, batch, layer, seed);
-        for (ptrdiff_t u = 0; u < least(MASK_CHUNK, units - begin); u++) {
-            const uint32_t draw = word[u % 8 / 2][u / 8] >> (16 * (u % 2)) & 0xFFFF;
-            mask[begin + u] = draw < dropped ? 0 : kept;
-        }
+        REAL drawn[8][COUNTERS]; /* unit u of the chunk has number u / 8 of row u % 8 */
+        for (int row = 0; row < 8; row++)
+            for (int j = 0; j < COUNTERS; j++) {
+                const uint32_t draw = word[row / 2][j] >> (16 * (row % 2)) & 0xFFFF;
+                drawn[row][j] = draw < dropped ? 0 : kept;
+            }
+        for (ptrdiff_t u = 0; u < least(MASK_CHUNK, units - begin); u++)
+            mask[begin + u] = drawn[u % 8][u / 8];
     }
 }
 

@@ -9,20 +9,21 @@
 /* --- update ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    REAL *weights, *gradient, *first, *second;
+    REAL *weights, *first, *second;
     const Optimizer *settings;
-    REAL rate, decay, momentum, beta1, beta2, eps, step_size, root_correction, clip;
+    REAL rate, decay, momentum, beta1, beta2, eps, step_size, inverse_correction, clip;
 } Update;
 
-/* One step of the numbers from `begin` to `end`, by the formulas of torch.optim. */
-static void optimize(const Update *u, ptrdiff_t begin, ptrdiff_t end)
+/* One step of the numbers from `begin` to `end`, by the formulas of torch.optim. `g` are their
+   gradients. */
+static void optimize(const Update *u, const REAL *restrict g, ptrdiff_t begin, ptrdiff_t end)
 {
-    REAL *restrict w = u->weights, *restrict g = u->gradient;
+    REAL *restrict w = u->weights;
     REAL *restrict first = u->first, *restrict second = u->second;
     const REAL rate = u->rate, decay = u->decay, momentum = u->momentum, clip = u->clip;
     if (u->settings->kind == SGD) {
         for (ptrdiff_t i = begin; i < end; i++) {
-            const REAL gradient = g[i] * clip + decay * w[i];
+            const REAL gradient = g[i - begin] * clip + decay * w[i];
             REAL step = gradient;
             if (first) {
                 first[i] = momentum * first[i] + gradient;
@@ -36,10 +37,10 @@ static void optimize(const Update *u, ptrdiff_t begin, ptrdiff_t end)
     const REAL shrink = u->settings->kind == ADAMW ? 1 - rate * decay : 1;
     const REAL coupled = u->settings->kind == ADAM ? decay : 0;
     for (ptrdiff_t i = begin; i < end; i++) {
-        const REAL gradient = g[i] * clip + coupled * w[i];
+        const REAL gradient = g[i - begin] * clip + coupled * w[i];
         first[i] += (gradient - first[i]) * rest1;
         second[i] = second[i] * u->beta2 + gradient * gradient * rest2;
-        const REAL root = ROOT(second[i]) / u->root_correction + u->eps;
+        const REAL root = ROOT(second[i]) * u->inverse_correction + u->eps;
         w[i] = w[i] * shrink - u->step_size * (first[i] / root);
     }
 }
@@ -61,10 +62,14 @@ static double power(double base, int64_t exponent)
         for (ptrdiff_t i = inputs.begin; i < inputs.end; i++) \
             DO(layer->weight + i * layer->stride, layer->weight + (i + 1) * layer->stride, row_ + i); \
         row_ += layer->inputs; \
-        const int64_t others_[] = {layer->bias, layer->scale, layer->shift}; \
-        for (int o = 0; o < 3; o++, row_++) \
-            if (others_[o] >= 0 && member->number == 0) DO(others_[o], others_[o] + layer->stride, row_); \
+        EACH_VECTOR(DO) \
     }
+
+/* The same for the biases and norms of a layer. */
+#define EACH_VECTOR(DO) \
+    const int64_t others_[] = {layer->bias, layer->scale, layer->shift}; \
+    for (int o = 0; o < 3; o++, row_++) \
+        if (others_[o] >= 0 && member->number == 0) DO(others_[o], others_[o] + layer->stride, row_);
 
 /* Adds the gradients of the norm's parameters and of the bias to the numbers at `to`. */
 static void accumulate_vectors(const Work *work, ptrdiff_t l, REAL *to, int overwrite)
@@ -95,14 +100,15 @@ static void accumulate_vectors(const Work *work, ptrdiff_t l, REAL *to, int over
     }
 }
 
+/* Adds the gradients of the weights of these inputs to the rows at `to`. */
 static void accumulate_weights(const Work *work, ptrdiff_t l, int64_t source, Share inputs,
-                                     int overwrite, REAL *to)
+                               int overwrite, REAL *to)
 {
     const Layer *layer = &work->network->layers[l];
     const ptrdiff_t columns = rounded(layer->units, LANES);
 #define ARGUMENTS(a, kind) \
     inputs.begin, inputs.end, columns, work->batch, (const kind *const *)(a), work->layers[l].delta, \
-        layer->stride, work->zeros, overwrite, to + layer->weight, layer->stride
+        layer->stride, work->zeros, overwrite, to - inputs.begin * layer->stride, layer->stride
     if (l > 0)
         accumulate_real(ARGUMENTS(work->layers[l - 1].rows, REAL));
     else if (reads_real(work, source))
@@ -112,6 +118,21 @@ static void accumulate_weights(const Work *work, ptrdiff_t l, int64_t source, Sh
     else
         accumulate_floats(ARGUMENTS(work->inputs, float));
 #undef ARGUMENTS
+}
+
+/* One step of the optimizer for the weights of these inputs. Their gradients take the room of the first
+   of these rows in `gradient`, and so never leave the cache. */
+static void descend(const Work *work, ptrdiff_t l, int64_t source, Share inputs, REAL *gradient,
+                    const Update *update)
+{
+    enum { SOME = 3 * MOST_ROWS };
+    const ptrdiff_t stride = work->network->layers[l].stride, weight = work->network->layers[l].weight;
+    REAL *room = gradient + weight + inputs.begin * stride;
+    for (ptrdiff_t i = inputs.begin; i < inputs.end; i += SOME) {
+        const Share some = {i, least(i + SOME, inputs.end)};
+        accumulate_weights(work, l, source, some, 1, room);
+        optimize(update, room, weight + i * stride, weight + some.end * stride);
+    }
 }
 
 /* Bounds the 2-norm of the weights into each hidden unit. */
@@ -138,8 +159,8 @@ static void constrain(const Network *network, REAL *weights, const Member *membe
 /* What a step of the optimizer needs, for a batch that completes step number `taken`, from 1. */
 static Update update_of(const Optimizer *settings, const Model *model, double rate, int64_t taken)
 {
-    Update u = {.weights = model->weights, .gradient = model->gradient, .first = model->first,
-                .second = model->second, .settings = settings, .clip = 1};
+    Update u = {.weights = model->weights, .first = model->first, .second = model->second,
+                .settings = settings, .clip = 1};
     u.rate = (REAL)rate;
     u.decay = (REAL)settings->weight_decay;
     u.momentum = (REAL)settings->momentum;
@@ -148,7 +169,7 @@ static Update update_of(const Optimizer *settings, const Model *model, double ra
     u.eps = (REAL)settings->eps;
     if (settings->kind != SGD) {
         u.step_size = (REAL)(rate / (1 - power(settings->beta1, taken)));
-        u.root_correction = (REAL)__builtin_sqrt(1 - power(settings->beta2, taken));
+        u.inverse_correction = (REAL)(1 / __builtin_sqrt(1 - power(settings->beta2, taken)));
     }
     return u;
 }
@@ -231,6 +252,8 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
     const ptrdiff_t width = inputs * bytes_of(block->source);
     const int64_t steps_per_epoch = (plan->batches_per_epoch + plan->accumulate - 1) / plan->accumulate;
     const Share samples = share(member, batch, PAD);
+    const uint64_t rounding = flush_subnormals();
+    const int at_once = gradient && plan->accumulate == 1 && plan->clip == 0 && !exchange;
     int64_t taken = model->steps;
     meet(member); /* nobody uses the scratch any more */
     if (member->number == 0) {
@@ -265,10 +288,21 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
         /* Without a gradient vector, the gradients times the negative rate go into the weights. */
         REAL *to = gradient ? gradient : weights;
         const int overwrite = gradient && begins;
+#define OPTIMIZE(begin, end, row) optimize(&update, gradient + (begin), begin, end);
+        Update update = {0};
+        if (gradient) update = update_of(optimizer, model, block->rates[k], taken + 1);
         for (ptrdiff_t l = 0; l < network->depth; l++) {
-            const Share own = share(member, network->layers[l].inputs, 1);
-            accumulate_weights(work, l, block->source, own, overwrite, to);
+            const Layer *layer = &network->layers[l];
+            const Share own = share(member, layer->inputs, 1);
             if (member->number == 0) accumulate_vectors(work, l, to, overwrite);
+            if (at_once) {
+                ptrdiff_t row_ = 0;
+                descend(work, l, block->source, own, gradient, &update);
+                EACH_VECTOR(OPTIMIZE)
+            } else {
+                REAL *first = to + layer->weight + own.begin * layer->stride;
+                accumulate_weights(work, l, block->source, own, overwrite, first);
+            }
         }
         if (member->number == 0) {
             double loss = 0, score = 0, sum = 0;
@@ -282,13 +316,12 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
         }
         if (completes) {
             taken++;
-            if (exchange && !exchanged(network, gradient, exchange, member)) return 0;
-            if (gradient) {
-                Update update = update_of(optimizer, model, block->rates[k], taken);
-                if (plan->clip > 0) update.clip = clipped(work, gradient, plan->clip, member);
-#define OPTIMIZE(begin, end, row) optimize(&update, begin, end);
-                EACH_RANGE(OPTIMIZE)
+            if (exchange && !exchanged(network, gradient, exchange, member)) {
+                restore_subnormals(rounding);
+                return 0;
             }
+            if (plan->clip > 0) update.clip = clipped(work, gradient, plan->clip, member);
+            if (gradient && !at_once) EACH_RANGE(OPTIMIZE)
             if (network->max_norm > 0) {
                 meet(member);
                 constrain(network, weights, member);
@@ -307,6 +340,7 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
         meet(member);
     }
     if (member->number == 0) model->steps = taken;
+    restore_subnormals(rounding);
     return 1;
 }
 

@@ -53,3 +53,28 @@ enum { LANES = VECTOR_BYTES / sizeof(REAL), PAD = LINE / sizeof(REAL) };
 #define BROADCAST(x) ((REAL)(x) - (Vector){0})
 #define SELECT(mask, a, b) ((Vector)(((Integers)(a) & (mask)) | ((Integers)(b) & ~(mask))))
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+
+/* Makes this thread take numbers below the normal ones for 0, until `restore_subnormals` gets what this
+   returns. A moving mean of gradients that have become 0 ends there, where each operation takes a
+   hundred cycles: after 30 epochs of Adam it was a third of the means of a network with dropout. */
+static inline uint64_t flush_subnormals(void)
+{
+#if defined(__aarch64__)
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before | 1 << 24));
+#else
+    const uint64_t before = _mm_getcsr();
+    _mm_setcsr((unsigned)before | 0x8040); /* results, and operands */
+#endif
+    return before;
+}
+
+static inline void restore_subnormals(uint64_t before)
+{
+#if defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(before));
+#else
+    _mm_setcsr((unsigned)before);
+#endif
+}
