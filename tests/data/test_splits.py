@@ -64,8 +64,11 @@ def test_a_class_without_samples_in_a_split_is_reported(
 # --- samples that a test set shares with the training set, and missing classes ---
 
 
+@pytest.mark.parametrize("at_once", [4096, 7])
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_are_counted_as_by_sets(seed: int) -> None:
+def test_rows_are_counted_as_by_sets(
+    seed: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Few values make many rows repeat; any shape, bytes and floats, -0.0 as 0.0."""
     draw = np.random.default_rng(seed)
     shape = tuple(draw.integers(1, 5, size=draw.integers(1, 4)))
@@ -75,6 +78,7 @@ def test_rows_are_counted_as_by_sets(seed: int) -> None:
     samples, among = values[:split], values[split:]
     known = {tuple(row.ravel() + 0.0) for row in among}
     expected = sum(tuple(row.ravel() + 0.0) in known for row in samples)
+    monkeypatch.setattr("kindling.data.splits.AT_ONCE", at_once)
     assert repeated(torch.from_numpy(samples), torch.from_numpy(among)) == expected
 
 

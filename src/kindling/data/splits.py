@@ -23,6 +23,7 @@ from kindling.system.errors import InputError
 
 CPU = torch.device("cpu")
 CLASSES_TOLD = 5  # by name, with their counts
+AT_ONCE = 4096  # samples
 
 
 class Splits:
@@ -296,6 +297,7 @@ def repeated(samples: Tensor, among: Tensor) -> int:
 
 def _rows(features: Tensor) -> Iterator[bytes]:
     """The bytes of each sample."""
-    array = features.flatten(1).numpy()
-    rows = array + 0 if array.dtype.kind == "f" else array  # -0.0 becomes 0.0
-    return (row.tobytes() for row in rows)
+    for some in features.flatten(1).split(AT_ONCE):
+        array = some.numpy()
+        rows = array + 0 if array.dtype.kind == "f" else array  # -0.0 becomes 0.0
+        yield from (row.tobytes() for row in rows)

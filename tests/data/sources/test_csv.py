@@ -65,6 +65,29 @@ def test_a_table_is_standardised_by_its_training_samples(tmp_path: Path) -> None
     np.testing.assert_allclose(raw[:, 1], 10 * raw[:, 0] ** 2, rtol=1e-4, atol=1e-3)
 
 
+def test_a_large_table_keeps_no_cells_and_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of numbers, texts, gaps and dates."""
+    names, kinds = ["ash", "elm ", "oak", ""], ["red", "blue", "green"]
+    rows = [
+        f"{number * 7 % 23 / 4},{names[number * 5 % 4]},{['', number][number % 3 > 0]},"
+        f"2024-{1 + number % 12:02}-{1 + number % 27:02},{kinds[number * 11 % 3]}"
+        for number in range(90)
+    ]
+    text = "\n".join(["size,tree,age,planted,kind", *rows])
+    usual = table(tmp_path / "t.csv", text)
+    monkeypatch.setattr("kindling.data.tables.table.MOST_KEPT", 0)
+    large = table(tmp_path / "t.csv", text + "\n")  # another file, which is read anew
+    cells = as_table({"a": [1, 2]})
+    assert cells.cells("a", []) is not cells.cells("a", [])
+    assert usual.columns == large.columns
+    assert usual.notes == large.notes
+    for one, other in ((usual.train, large.train), (usual.test, large.test)):
+        assert torch.equal(one.features, other.features)
+        assert torch.equal(one.labels, other.labels)
+
+
 def test_a_table_for_validation_is_prepared_by_what_training_taught(tmp_path: Path) -> None:
     """All training rows train, and teach the columns; the rows of the other table validate."""
     other = "kind,text,b,a\nred,u,5,100\nblue,v,,7\nred,w,1,0\n"

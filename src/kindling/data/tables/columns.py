@@ -387,10 +387,12 @@ class Columns(BaseModel):
                 told = column.described(cells, new, rows_of[""])
                 faults.append(f"column {column.name}: {told}; {CORRECT}{column.instead}")
                 continue
+            far = np.zeros(rows, bool)
             for each, part, own in read:
                 with np.errstate(over="ignore"):
-                    features[:, part] = each.features(own)
-            far = np.logical_or.reduce([np.isinf(features[:, part]).any(1) for _, part, _ in read])
+                    found = each.features(own).astype(np.float32, copy=False)
+                far |= np.isinf(found).any(1)
+                features[:, part] = found
             if far.any():
                 told = cells.counted(far, f"is {TOO_LARGE}", f"are {TOO_LARGE}")
                 faults.append(f"column {column.name}: {told}; {CORRECT}")

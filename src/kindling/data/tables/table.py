@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALIKE = 1000  # names that an unknown name is compared with
+MOST_KEPT = 2**24  # cells of a table: what is learned of the columns of a larger one is not kept
 
 
 def as_it_is(cells: Cells, config: schema.Csv, kind: str) -> str:
@@ -69,6 +70,8 @@ class Table:
             cells = Cells(name, self.columns[name], self.lines, words)
             if np.isnan(cells.read).any():  # a number has no white space around
                 cells = replace(cells, column=stripped(self.columns[name]))
+            if len(self.lines) * len(self.columns) > MOST_KEPT:
+                return cells
             self._cells[name, words] = cells
         return self._cells[name, words]
 
