@@ -297,7 +297,7 @@ def repeated(samples: Tensor, among: Tensor) -> int:
 
 def _rows(features: Tensor) -> Iterator[bytes]:
     """The bytes of each sample."""
-    for some in features.flatten(1).split(AT_ONCE):
+    for some in torch.split(features.flatten(1), AT_ONCE):
         array = some.numpy()
         rows = array + 0 if array.dtype.kind == "f" else array  # -0.0 becomes 0.0
         yield from (row.tobytes() for row in rows)
