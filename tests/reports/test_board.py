@@ -766,6 +766,11 @@ def test_the_keyboard(server: Server, browser: Browser) -> None:
         page.keyboard.press("Enter")
         page.wait_for_selector("#run h2")
         assert names[2] in page.inner_text("#run h2")
+        page.fill("#note", "not saved yet")
+        page.keyboard.press("Escape")  # leaves the field alone
+        until(page, "document.activeElement === table")
+        assert page.input_value("#note") == "not saved yet"
+        page.fill("#note", "")
         page.keyboard.press("Escape")
         until(page, "run.hidden")
         page.keyboard.press("u")

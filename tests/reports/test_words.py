@@ -310,11 +310,35 @@ def test_a_run_that_ended_too_early() -> None:
     assert text in swept
 
 
+@pytest.mark.parametrize(
+    ("values", "number", "title"),
+    [
+        ({("1",): [0.9, 0.99, 0.2], ("2",): [0.93, 0.91, 0.92]}, 5, ", the middle one of 3 of "),
+        ({("1",): [0.90, 0.96, 0.92, 0.94]}, 3, ", the middle one of 4 of the best setting"),
+        ({("1",): [0.9], ("2",): [0.99]}, 1, ""),
+    ],
+)
+def test_the_model_that_is_shown_is_no_lucky_one(
+    values: dict[Any, list[float]], number: int, title: str
+) -> None:
+    part = sweep(values, "lr")
+    assert part.shown is not None
+    assert part.shown[0] is part.entries[number]
+    assert part.shown[1].startswith(f"trial {number}{title}")
+    assert sweep({("1",): [None, None]}, "lr").shown is None
+
+
 def test_several_runs_and_committees_have_none() -> None:
     runs = [trial(n, 0.9, {"lr": str(n)}) for n in range(2)]
     assert sentences(Part(None, "Runs", runs, ["lr"])) == []
     committee = trial(0, 0.9, {}, committee={"members": []})
     assert sentences(Part(None, "", [committee], [])) == []
+
+
+def test_a_committee_of_folds_has_the_figures_of_a_cross_validation() -> None:
+    committee = trial(0, 0.9, {}, committee={"members": [], "folds": 4})
+    (sentence,) = sentences(Part(None, "", [committee], []))
+    assert "figures are those of a cross-validation: each of the 4 folds was" in str(sentence)
 
 
 @pytest.mark.slow

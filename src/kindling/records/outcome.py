@@ -322,6 +322,14 @@ def _mean_rank(group: Replicates) -> tuple[tuple[str, str], bool, float]:
     return first.group, group.lost > 0, sort_key(first.monitor, mean)
 
 
+def cross_validated(folds: int) -> str:
+    """What the validation figures of a committee of so many folds are."""
+    return (
+        f"The committee's val figures are those of a cross-validation: each of the {folds} folds "
+        "was judged by the members that were not trained on its samples"
+    )
+
+
 def setting_command(trial: Outcome) -> str:
     """The command that trains the setting of a trial once, without its seed and its folds."""
     return trial.run.command_without((*REPLICATED, "data.folds"))

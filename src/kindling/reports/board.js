@@ -124,10 +124,10 @@ const load_rows = latest(async () => {
   }
   show_rows();
   const ended = new Set([...rowOf.values()].filter(row => /^(finished|failed|diverged|damaged)/.test(row.status)).map(row => row.folder));
-  const moves = folder => changed || !ended.has(folder), edited = [...$("run").querySelectorAll("input, textarea")].some(each => each.value !== each.defaultValue);
+  const moves = folder => changed || !ended.has(folder);
   if (changed || (view.chart === "curves" && view.ticked.some(moves))) load_charts();
   if (view.beside && view.ticked.some(moves)) load_compared();
-  if (view.run && moves(view.run) && !edited && !$("run").contains(document.activeElement)) { opened = null; load_run(); }
+  if (view.run && moves(view.run) && !edited() && !$("run").contains(document.activeElement)) { opened = null; load_run(); }
   plan();
 });
 
@@ -405,6 +405,8 @@ const load_run = latest(async () => {
   seen = folder;
 });
 
+const edited = () => [...$("run").querySelectorAll("input, textarea")].some(each => each.value !== each.defaultValue);
+
 function labels({folder, name, tags, note}) {
   const field = (title, input) => [make("label", {textContent: title, htmlFor: input.id}), input], told = make("span", {role: "status"});
   const inputs = [make("input", {id: "name", defaultValue: name ?? "", spellcheck: false}), make("input", {id: "tags", defaultValue: tags.join(", "), placeholder: "separated by commas", spellcheck: false}), make("textarea", {id: "note", defaultValue: note ?? "", rows: 2})];
@@ -483,7 +485,7 @@ addEventListener("keydown", event => {
     event.preventDefault();  // the conditions stay
     if (inside) inside.blur();
     $("chooser").open = false;
-    if (view.run || view.beside) change({run: "", beside: ""});
+    if ((view.run || view.beside) && !edited()) change({run: "", beside: ""});
     table.focus({preventScroll: true});
     return;
   }

@@ -309,11 +309,14 @@ function heat(data, state, width) {
   const values = turned ? y.labels.map((_, at) => data.heat.best.map(row => row[at])) : data.heat.best;
   const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
   const named = values.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
+  // Plotly's own dark grey is hard to read on the middle greens. Where Viridis is brighter than this, black has more contrast than white.
+  const share = value => (value - ends[0]) / (ends[1] - ends[0] || 1), bright = value => (higher ? share(value) : 1 - share(value)) > 0.42, cells = values.flatMap((row, at) => row.map((value, number) => ({value, x: number, y: at, text: named[at][number]})));
+  const inks = {type: "scatter", mode: "text", x: cells.map(cell => cell.x), y: cells.map(cell => cell.y), text: cells.map(cell => cell.text), textfont: {size: 13, color: cells.map(cell => bright(cell.value) ? "#000" : "#fff")}, hoverinfo: "skip", showlegend: false};
   return [[{
     type: "heatmap", z: values, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
-    text: named, texttemplate: (width - 100) / x.labels.length < 50 ? "" : "%{text}", textfont: {size: 13}, hoverinfo: "text",
+    text: named, hoverinfo: "text",
     hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `${plain(name)}: <b>${text}</b>`))),
-  }], layout(100 + 48 * y.labels.length, {
+  }, ...((width - 100) / x.labels.length < 50 ? [] : [inks])], layout(100 + 48 * y.labels.length, {
     xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: texts(x.labels), showgrid: false}),
     yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: texts(y.labels), showgrid: false, autorange: "reversed"}), dragmode: false,
   })];

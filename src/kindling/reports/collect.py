@@ -114,6 +114,21 @@ class Part:
         return self.ranked[0] if self.valued else None
 
     @property
+    def shown(self) -> tuple[Reported, str] | None:
+        """The trial whose model is shown, and what to say of it. The best; but of settings with
+        several trials that would be a lucky seed or an easy fold, so the middle one of the best
+        setting, of an even number the better one."""
+        if self.best is None:
+            return None
+        groups = self.repeated[1]
+        if not groups:
+            return self.best, self.title_of(self.best)
+        trials = sorted(groups[0].trials, key=lambda trial: trial.rank)
+        trial = trials[(len(trials) - 1) // 2]
+        assert isinstance(trial, Reported)
+        return trial, f"{self.title_of(trial)}, the middle one of {len(trials)} of the best setting"
+
+    @property
     def higher(self) -> bool:
         """Whether higher values of the monitor are better."""
         return higher_is_better(self.ranked[0].monitor)

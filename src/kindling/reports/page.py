@@ -174,9 +174,9 @@ def _listed(texts: Iterable[str]) -> str:
 def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[str, Any]:
     """The content of a section, as page.html takes it. The pictures go into the folder."""
     ranked, best = part.ranked, part.best
-    tested = [best] if best else []
+    tested = [part.shown] if part.shown else []
     if part.kind == "run" and len(ranked) <= MOST_MODELS:
-        tested = ranked
+        tested = [(entry, part.title_of(entry)) for entry in ranked]
     alone = part.kind == "run" and len(ranked) == 1
     trained = [entry for entry in part.entries if "committee" not in entry.result]
     data = chart_data(part, trained, analysis.by_strength(part)) if trained else {}
@@ -194,7 +194,7 @@ def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[
         "settings": tables.settings_table(name, part),
         "table": tables.run_table(name, part),
         "phases": tables.phases(ranked),
-        "models": _models(name, part, tested, folder) if tested and with_models else [],
+        "models": _models(name, tested, folder) if tested and with_models else [],
     }
 
 
@@ -204,17 +204,18 @@ def _draw(pictures: Iterable[PagePicture], folder: Path) -> list[dict[str, Any]]
 
 
 def _models(
-    part_name: str, part: Part, tested: Sequence[Reported], folder: Path
+    part_name: str, tested: Sequence[tuple[Reported, str]], folder: Path
 ) -> list[dict[str, Any]]:
+    """`tested` are entries and their titles."""
     with importing():
         from kindling.reports import model_pictures  # imports torch
 
     sections = []
-    for number, entry in enumerate(progress(tested, "models tested"), 1):
+    for number, (entry, title) in enumerate(progress(tested, "models tested"), 1):
         name = f"{part_name.replace('runs', 'run')}-model{number}"
         section: dict[str, Any] = {
             "name": name,
-            "title": part.title_of(entry),
+            "title": title,
             "label": entry.label,
         }
         try:

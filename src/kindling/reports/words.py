@@ -16,6 +16,7 @@ from kindling.records.lookup import CONFIRM
 from kindling.records.outcome import (
     INTERVAL,
     Replicates,
+    cross_validated,
     format_interval,
     format_metric,
     in_full,
@@ -59,8 +60,11 @@ def sentences(part: Part) -> list[Sentence]:
     if part.best is None or part.kind == "confirmation":
         return []
     if part.kind == "run":
-        if len(part.entries) > 1 or "committee" in part.best.result:
+        if len(part.entries) > 1:
             return []
+        if "committee" in part.best.result:
+            folds = part.best.result["committee"].get("folds")
+            return [Sentence(cross_validated(folds))] if folds else []
         return [*_of_run(part.best)]
     return [*_of_sweep(part)]
 

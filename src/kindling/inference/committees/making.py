@@ -29,7 +29,13 @@ from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained, part_of
 from kindling.records.lookup import date_last
-from kindling.records.outcome import format_metric, largest_class, read_outcome, text_table
+from kindling.records.outcome import (
+    cross_validated,
+    format_metric,
+    largest_class,
+    read_outcome,
+    text_table,
+)
 from kindling.system import machine
 from kindling.system.errors import InputError
 from kindling.system.files import made_whole
@@ -311,10 +317,7 @@ def summary(run: Run) -> str:
         else ""
     )
     if folds:
-        worse = (
-            f"\nthe committee's val figures are those of a cross-validation: each of the {folds} "
-            "folds was judged by the members that were not trained on its samples"
-        )
+        worse = f"\n{cross_validated(folds)}"
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
         f"{table}\n\n{counted(len(names), 'member')},{chosen} {result['parameters']:,} parameters; "
