@@ -18,6 +18,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 from playwright.sync_api import Browser
@@ -604,6 +605,42 @@ def test_a_faded_edge_tells_that_a_table_goes_on(browser: Browser, sweep: Path) 
         assert edges() == [True, False]
         table.evaluate("each => each.scrollBy(1000, -1000)")
         assert edges() == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_ink_of_a_heat_map_can_be_read(
+    browser: Browser, sweep: Path, tmp_path: Path, higher: bool
+) -> None:
+    """By the contrast that the Web Content Accessibility Guidelines ask of text, 4.5; on all the
+    colours of the scale."""
+    text = (sweep / "report.html").read_text()
+    data = json.loads(re.findall(r'id="sweep1-data">(.*?)</script>', text)[0])
+    values = np.linspace(0, 1, 15)
+    data["monitor"]["higher"] = higher
+    data["heat"]["x"]["labels"] = [*map(str, range(5))]
+    data["heat"]["y"]["labels"] = [*map(str, range(3))]
+    data["heat"] |= {"best": values.reshape(3, 5).tolist(), "ends": [0, 1]}
+    place = re.search(r'(?<=id="sweep1-data">).*?(?=</script>)', text)
+    assert place is not None
+    shown = tmp_path / "report.html"
+    shown.write_text(text[: place.start()] + json.dumps(data) + text[place.end() :])
+
+    def brightness(colour: Sequence[float]) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+    with opened(browser, shown.as_uri()) as page:
+        page.wait_for_selector("#sweep1-heat-map .textpoint text")
+        fills = page.locator("#sweep1-heat-map .textpoint text").evaluate_all(
+            "each => each.map(one => getComputedStyle(one).fill)"
+        )
+    assert len(fills) == 15
+    for value, fill in zip(values, fills, strict=True):
+        ink = brightness([int(c) / 255 for c in re.findall(r"\d+", fill)[:3]])
+        cell = brightness(colormaps["viridis"](value if higher else 1 - value))
+        low, high = sorted([ink, cell])
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (value, fill)
 
 
 @pytest.mark.slow
