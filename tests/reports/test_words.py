@@ -311,20 +311,43 @@ def test_a_run_that_ended_too_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "number", "title"),
+    ("values", "kept", "number", "title"),
     [
-        ({("1",): [0.9, 0.99, 0.2], ("2",): [0.93, 0.91, 0.92]}, 5, ", the middle one of 3 of "),
-        ({("1",): [0.90, 0.96, 0.92, 0.94]}, 3, ", the middle one of 4 of the best setting"),
-        ({("1",): [0.9], ("2",): [0.99]}, 1, ""),
+        (
+            {("1",): [0.9, 0.99, 0.2], ("2",): [0.93, 0.91, 0.92]}, range(6), 5,
+            ", the middle one of 3 of the best setting",
+        ),
+        ({("1",): [0.90, 0.96, 0.92, 0.94]}, range(4), 3, ", the middle one of 4 of the best"),
+        (
+            {("1",): [0.9, 0.99, 0.2], ("2",): [0.93, 0.91, 0.92]}, [1, 3], 3,
+            ", the only one of 3 of the best setting whose weights were kept",
+        ),
+        (
+            {("2",): [0.93, 0.91, 0.92, 0.1]}, [0, 1, 2], 2,
+            ", the middle one of 3, of 4 of the best setting, whose weights were kept",
+        ),
+        ({("1",): [0.9, 0.99, 0.2], ("2",): [0.93, 0.91, 0.92]}, [1], 1, ""),
+        ({("1",): [0.9], ("2",): [0.99]}, range(2), 1, ""),
     ],
-)
+)  # fmt: skip
 def test_the_model_that_is_shown_is_no_lucky_one(
-    values: dict[Any, list[float]], number: int, title: str
+    values: dict[Any, list[float]],
+    kept: Sequence[int],
+    number: int,
+    title: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`kept`: the trials that have their weights still."""
+    monkeypatch.chdir(tmp_path)
     part = sweep(values, "lr")
+    for place in kept:
+        part.entries[place].run.checkpoints.mkdir(parents=True)
+        part.entries[place].run.best_checkpoint.touch()
     assert part.shown is not None
     assert part.shown[0] is part.entries[number]
     assert part.shown[1].startswith(f"trial {number}{title}")
+    assert bool(title) == (", the " in part.shown[1])
     assert sweep({("1",): [None, None]}, "lr").shown is None
 
 

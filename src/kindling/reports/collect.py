@@ -58,9 +58,7 @@ class Part:
     entries: Sequence[Reported]  # the trials of a sweep are sorted by number
     keys: Sequence[str]  # those in which the entries differ
     called: str | None = None  # the name that the sweep was given
-    importance: Mapping[str, KeyImportance] = field(
-        default_factory=dict
-    )  # of a search: of its keys
+    importance: Mapping[str, KeyImportance] = field(default_factory=dict)  # of keys of a search
     scales: Mapping[str, bool] = field(default_factory=dict)  # see read_scales
 
     @property
@@ -117,16 +115,23 @@ class Part:
     def shown(self) -> tuple[Reported, str] | None:
         """The trial whose model is shown, and what to say of it. The best; but of settings with
         several trials that would be a lucky seed or an easy fold, so the middle one of the best
-        setting, of an even number the better one."""
+        setting, of an even number the better one. Of trials without weights, as checkpoint.keep
+        leaves them, there is nothing to show."""
         if self.best is None:
             return None
         groups = self.repeated[1]
-        if not groups:
+        trials = sorted(groups[0].trials, key=lambda trial: trial.rank) if groups else []
+        kept = [trial for trial in trials if trial.run.best_checkpoint.exists()]
+        if not kept:
             return self.best, self.title_of(self.best)
-        trials = sorted(groups[0].trials, key=lambda trial: trial.rank)
-        trial = trials[(len(trials) - 1) // 2]
+        trial, among = kept[(len(kept) - 1) // 2], f"of {len(trials)} of the best setting"
         assert isinstance(trial, Reported)
-        return trial, f"{self.title_of(trial)}, the middle one of {len(trials)} of the best setting"
+        which = f"the middle one {among}"
+        if len(kept) < len(trials):
+            which = f"the middle one of {len(kept)}, {among}, whose weights were kept"
+            if len(kept) == 1:
+                which = f"the only one {among} whose weights were kept"
+        return trial, f"{self.title_of(trial)}, {which}"
 
     @property
     def higher(self) -> bool:
