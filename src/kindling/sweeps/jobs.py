@@ -1,6 +1,7 @@
 """Trains jobs: a run, a trial of a sweep, trials as stacks.
 
-`fit_job`, `train_trial` and `train_stacks` take jobs that were checked and whose folders were made.
+`fit_job`, `train_trial` and `train_stacks` take jobs that were checked and whose folders were made,
+by run_command.py, a search or a confirmation.
 With launchers and sweepers of others, and with Hydra's callbacks, Hydra composes each job again and
 makes its folder; `train_job` checks and trains it. The plugins in hydra_plugins/ call the rest.
 """

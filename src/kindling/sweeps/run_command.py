@@ -146,7 +146,8 @@ def _train_in_stacks(command: Command, folder: Path, proceed: Callable[[int], bo
 
 @contextmanager
 def _job_begun(command: Command, number: int = 0) -> Iterator[list[str]]:
-    """Writes the files of a job, and sets up its log and its environment. Yields its overrides."""
+    """Makes the folder of a job with its files, and sets up its log and its environment. Yields
+    its overrides."""
     files, section = _files_and_section(command, number)
     write_first(files)
     _configure_log(command, section, "job_logging")
