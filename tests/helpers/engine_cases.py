@@ -119,7 +119,7 @@ class Case:
 
 
 def _train(by: engine.Engine, *arguments: Any) -> None:
-    """Whatever the engine does with numbers below the normal ones, its thread goes on as before."""
+    """After a call, the thread knows numbers below the normal ones again."""
     by.train(*arguments)
     assert np.float32(1e-40) / np.float32(2) > 0
 

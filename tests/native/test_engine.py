@@ -278,8 +278,8 @@ def test_steps_of_some_rows_at_once_are_those_of_whole_gradients(number: int, th
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_means_of_gradients_that_have_become_0_stay_normal(bits: int) -> None:
-    """With smaller numbers a processor takes a hundred times as long. A feature is 0 but in the
-    first batch; 0.9 to the power of so many steps is less than all normal numbers."""
+    """Processors are slow with smaller numbers. A feature is 0 except in the first batch; 0.9 to
+    the power of so many steps is less than all normal numbers."""
     case = next(
         each
         for each in (draw(number, bits=bits, random_numbers=False) for number in range(1000))

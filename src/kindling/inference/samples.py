@@ -280,10 +280,10 @@ def held_out_parts(trained: Trained, source: Source) -> list[tuple[Trained, Spli
     for fold in trained.folds:
         numbers = [n for n, each in enumerate(trained.members) if each.config.data.fold == fold]
         members = [trained.members[n] for n in numbers]
-        votes, parts = zip(
-            *((committee.votes[n], committee.parts[n]) for n in numbers), strict=True
+        votes, adapters = zip(
+            *((committee.votes[n], committee.adapters[n]) for n in numbers), strict=True
         )
-        model = Committee([each.model for each in members], votes, trained.task, parts).eval()
+        model = Committee([each.model for each in members], votes, trained.task, adapters).eval()
         some = replace(trained, config=members[0].config, model=model, members=tuple(members))
         found.append((some, validation_of(some, source)))
     return found

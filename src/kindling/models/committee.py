@@ -28,18 +28,18 @@ WHOLE = Adapter()
 
 class Committee(nn.Module):
     """Models of any kinds and precisions for the same samples and classes. `votes` has a whole
-    number for each member: its weight in the mean, before division by the sum of all. `parts` are
-    those of the members; by default all take all features, and say what the committee says."""
+    number for each member: its weight in the mean, before division by the sum of all. `adapters`
+    are those of the members; by default all take all features, and say what the committee says."""
 
     def __init__(
         self, members: Sequence[nn.Module], votes: Sequence[int], task: Task,
-        parts: Sequence[Adapter] | None = None,
+        adapters: Sequence[Adapter] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.task = task
         self.members = nn.ModuleList(members)
         self.votes = tuple(votes)
-        self.parts = tuple(parts or [WHOLE] * len(members))
+        self.adapters = tuple(adapters or [WHOLE] * len(members))
         self.dtypes = tuple(next(member.parameters()).dtype for member in members)
         self.dtype = min(self.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
 
@@ -59,15 +59,15 @@ class Committee(nn.Module):
 
     def taken(self, number: int, features: Tensor) -> Tensor:
         """What a member takes of features (N, *shape)."""
-        places = self.parts[number].places
+        places = self.adapters[number].places
         return features if places is None else features.index_select(1, places)
 
     def converted(self, number: int, outputs: Tensor) -> Tensor:
         """The outputs (N, outputs) of a member as those of the committee."""
-        part = self.parts[number]
-        if part.factor is None or part.shift is None:
+        own = self.adapters[number]
+        if own.factor is None or own.shift is None:
             return outputs
-        return outputs * part.factor.to(outputs.dtype) + part.shift.to(outputs.dtype)
+        return outputs * own.factor.to(outputs.dtype) + own.shift.to(outputs.dtype)
 
 
 def logits_dtype(model: nn.Module) -> torch.dtype:

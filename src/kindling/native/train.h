@@ -62,14 +62,16 @@ static double power(double base, int64_t exponent)
         for (ptrdiff_t i = inputs.begin; i < inputs.end; i++) \
             DO(layer->weight + i * layer->stride, layer->weight + (i + 1) * layer->stride, row_ + i); \
         row_ += layer->inputs; \
-        EACH_VECTOR(DO) \
+        EACH_VECTOR(DO, row_) \
+        row_ += 3; \
     }
 
-/* The same for the biases and norms of a layer. */
-#define EACH_VECTOR(DO) \
+/* The same for the biases and norms of a layer, whose rows begin at `first`. */
+#define EACH_VECTOR(DO, first) \
     const int64_t others_[] = {layer->bias, layer->scale, layer->shift}; \
-    for (int o = 0; o < 3; o++, row_++) \
-        if (others_[o] >= 0 && member->number == 0) DO(others_[o], others_[o] + layer->stride, row_);
+    for (int o = 0; o < 3; o++) \
+        if (others_[o] >= 0 && member->number == 0) \
+            DO(others_[o], others_[o] + layer->stride, (first) + o);
 
 /* Adds the gradients of the norm's parameters and of the bias to the numbers at `to`. */
 static void accumulate_vectors(const Work *work, ptrdiff_t l, REAL *to, int overwrite)
@@ -252,7 +254,8 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
     const ptrdiff_t width = inputs * bytes_of(block->source);
     const int64_t steps_per_epoch = (plan->batches_per_epoch + plan->accumulate - 1) / plan->accumulate;
     const Share samples = share(member, batch, PAD);
-    const uint64_t rounding = flush_subnormals();
+    const uint64_t mode = flush_subnormals();
+    /* Whether each row of weights may take its step as soon as its gradients are known. */
     const int at_once = gradient && plan->accumulate == 1 && plan->clip == 0 && !exchange;
     int64_t taken = model->steps;
     meet(member); /* nobody uses the scratch any more */
@@ -296,9 +299,8 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
             const Share own = share(member, layer->inputs, 1);
             if (member->number == 0) accumulate_vectors(work, l, to, overwrite);
             if (at_once) {
-                ptrdiff_t row_ = 0;
                 descend(work, l, block->source, own, gradient, &update);
-                EACH_VECTOR(OPTIMIZE)
+                EACH_VECTOR(OPTIMIZE, 0)
             } else {
                 REAL *first = to + layer->weight + own.begin * layer->stride;
                 accumulate_weights(work, l, block->source, own, overwrite, first);
@@ -317,7 +319,7 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
         if (completes) {
             taken++;
             if (exchange && !exchanged(network, gradient, exchange, member)) {
-                restore_subnormals(rounding);
+                restore_subnormals(mode);
                 return 0;
             }
             if (plan->clip > 0) update.clip = clipped(work, gradient, plan->clip, member);
@@ -340,7 +342,7 @@ int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, cons
         meet(member);
     }
     if (member->number == 0) model->steps = taken;
-    restore_subnormals(rounding);
+    restore_subnormals(mode);
     return 1;
 }
 

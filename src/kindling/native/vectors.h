@@ -54,9 +54,9 @@ enum { LANES = VECTOR_BYTES / sizeof(REAL), PAD = LINE / sizeof(REAL) };
 #define SELECT(mask, a, b) ((Vector)(((Integers)(a) & (mask)) | ((Integers)(b) & ~(mask))))
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
 
-/* Makes this thread take numbers below the normal ones for 0, until `restore_subnormals` gets what this
-   returns. A moving mean of gradients that have become 0 ends there, where each operation takes a
-   hundred cycles: after 30 epochs of Adam it was a third of the means of a network with dropout. */
+/* From now on this thread takes numbers below the normal ones for 0. Returns the mode of before, for
+   `restore_subnormals`. Processors are slow with such numbers, and a moving mean of gradients that have
+   become 0 ends among them: docs/performance.md, "Moments that fade". */
 static inline uint64_t flush_subnormals(void)
 {
 #if defined(__aarch64__)
@@ -70,11 +70,11 @@ static inline uint64_t flush_subnormals(void)
     return before;
 }
 
-static inline void restore_subnormals(uint64_t before)
+static inline void restore_subnormals(uint64_t mode)
 {
 #if defined(__aarch64__)
-    __asm__ volatile("msr fpcr, %0" : : "r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(mode));
 #else
-    _mm_setcsr((unsigned)before);
+    _mm_setcsr((unsigned)mode);
 #endif
 }

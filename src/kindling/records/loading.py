@@ -196,8 +196,8 @@ def rebuild_committee(
         for reading, own in zip(readings, parts.values(), strict=True)
     ]
     task, votes = build_task(readings[0].config.task, classes), [each.votes for each in members]
-    own_parts = [part_of(reading, committee, task) for reading in readings]
-    return Committee(models, votes, task, own_parts).eval(), readings
+    adapters = [adapter_of(reading, committee, task) for reading in readings]
+    return Committee(models, votes, task, adapters).eval(), readings
 
 
 def _reading(member: Member, committee: Reading, classes: int) -> Reading:
@@ -215,7 +215,7 @@ def _reading(member: Member, committee: Reading, classes: int) -> Reading:
     return Reading(config, shape, columns, targets)
 
 
-def part_of(member: "Reading | Trained", committee: "Reading | Trained", task: Task) -> Adapter:
+def adapter_of(member: "Reading | Trained", committee: "Reading | Trained", task: Task) -> Adapter:
     """What a member takes of the features of a committee, and how its outputs are converted."""
     places, own, all_ = None, member.columns, committee.columns
     if own is not None and all_ is not None and own != all_:

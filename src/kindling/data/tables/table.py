@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALIKE = 1000  # names that an unknown name is compared with
-MOST_KEPT = 2**24  # cells of a table: what is learned of the columns of a larger one is not kept
+MOST_KEPT = 2**24  # cells; the columns of a larger table are read anew at each use
 
 
 def as_it_is(cells: Cells, config: schema.Csv, kind: str) -> str:

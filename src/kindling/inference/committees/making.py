@@ -27,7 +27,7 @@ from kindling.models.committee import Committee
 from kindling.records import checkpoint
 from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
-from kindling.records.loading import Trained, open_trained, part_of
+from kindling.records.loading import Trained, adapter_of, open_trained
 from kindling.records.lookup import date_last
 from kindling.records.outcome import (
     cross_validated,
@@ -133,7 +133,7 @@ def make_committee(
 def _committee_of(members: Sequence[Trained], votes: Sequence[int]) -> Trained:
     """The committee, which reads samples and says numbers as its first member does. Members of
     several folds take what each has learned: the committee has the columns of all."""
-    first, task, parts = members[0], members[0].task, None
+    first, task, adapters = members[0], members[0].task, None
     if not _of_folds(members):
         members = [
             replace(each, shape=first.shape, columns=first.columns, targets=first.targets)
@@ -143,8 +143,8 @@ def _committee_of(members: Sequence[Trained], votes: Sequence[int]) -> Trained:
         if first.columns is not None:
             columns = united([each.columns for each in members if each.columns is not None])
             first = replace(first, columns=columns, shape=(columns.width,))
-        parts = [part_of(each, first, task) for each in members]
-    model = Committee([each.model for each in members], votes, task, parts).eval()
+        adapters = [adapter_of(each, first, task) for each in members]
+    model = Committee([each.model for each in members], votes, task, adapters).eval()
     return replace(first, model=model, members=tuple(members))
 
 
