@@ -608,23 +608,23 @@ def test_a_faded_edge_tells_that_a_table_goes_on(browser: Browser, sweep: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize(("higher", "most"), [(True, 1), (False, 1), (True, 0)])
 def test_the_ink_of_a_heat_map_can_be_read(
-    browser: Browser, sweep: Path, tmp_path: Path, higher: bool
+    browser: Browser, sweep: Path, tmp_path: Path, higher: bool, most: float
 ) -> None:
-    """By the contrast that the Web Content Accessibility Guidelines ask of text, 4.5; on all the
-    colours of the scale."""
+    """By the contrast that the Web Content Accessibility Guidelines ask of text, 4.5; on all
+    colours of the scale, and where all values are equal, which get the colour in the middle."""
     text = (sweep / "report.html").read_text()
     data = json.loads(re.findall(r'id="sweep1-data">(.*?)</script>', text)[0])
-    values = np.linspace(0, 1, 15)
+    values = np.linspace(0, most, 15)
     data["monitor"]["higher"] = higher
     data["heat"]["x"]["labels"] = [*map(str, range(5))]
     data["heat"]["y"]["labels"] = [*map(str, range(3))]
-    data["heat"] |= {"best": values.reshape(3, 5).tolist(), "ends": [0, 1]}
-    place = re.search(r'(?<=id="sweep1-data">).*?(?=</script>)', text)
-    assert place is not None
+    data["heat"] |= {"best": values.reshape(3, 5).tolist(), "ends": [0, most]}
+    found = re.search(r'(?<=id="sweep1-data">).*?(?=</script>)', text)
+    assert found is not None
     shown = tmp_path / "report.html"
-    shown.write_text(text[: place.start()] + json.dumps(data) + text[place.end() :])
+    shown.write_text(text[: found.start()] + json.dumps(data) + text[found.end() :])
 
     def brightness(colour: Sequence[float]) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
@@ -638,7 +638,8 @@ def test_the_ink_of_a_heat_map_can_be_read(
     assert len(fills) == 15
     for value, fill in zip(values, fills, strict=True):
         ink = brightness([int(c) / 255 for c in re.findall(r"\d+", fill)[:3]])
-        cell = brightness(colormaps["viridis"](value if higher else 1 - value))
+        place = value if most else 0.5
+        cell = brightness(colormaps["viridis"](place if higher else 1 - place))
         low, high = sorted([ink, cell])
         assert (high + 0.05) / (low + 0.05) >= 4.5, (value, fill)
 

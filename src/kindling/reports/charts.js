@@ -310,7 +310,7 @@ function heat(data, state, width) {
   const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
   const named = values.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
   // Plotly's own dark grey is hard to read on the middle greens. Where Viridis is brighter than this, black has more contrast than white.
-  const share = value => (value - ends[0]) / (ends[1] - ends[0] || 1), bright = value => (higher ? share(value) : 1 - share(value)) > 0.42, cells = values.flatMap((row, at) => row.map((value, number) => ({value, x: number, y: at, text: named[at][number]})));
+  const share = value => ends[1] > ends[0] ? (value - ends[0]) / (ends[1] - ends[0]) : 0.5, bright = value => (higher ? share(value) : 1 - share(value)) > 0.42, cells = values.flatMap((row, at) => row.map((value, number) => ({value, x: number, y: at, text: named[at][number]})));
   const inks = {type: "scatter", mode: "text", x: cells.map(cell => cell.x), y: cells.map(cell => cell.y), text: cells.map(cell => cell.text), textfont: {size: 13, color: cells.map(cell => bright(cell.value) ? "#000" : "#fff")}, hoverinfo: "skip", showlegend: false};
   return [[{
     type: "heatmap", z: values, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
