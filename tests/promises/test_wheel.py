@@ -8,6 +8,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import kindling
@@ -121,7 +122,7 @@ def test_the_command(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_in_a_project_with_a_folder_src(installed: Path, tmp_path: Path) -> None:
-    """From a script, a test, and that project's own python -m src.train."""
+    """From a script, a test, a notebook, and that project's own python -m src.train."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "__init__.py").write_text("")
     program = (
@@ -140,6 +141,14 @@ def test_in_a_project_with_a_folder_src(installed: Path, tmp_path: Path) -> None
         done = started(installed, tmp_path, *command)
         assert done.returncode == 0, done.stderr
         assert "0 kindling train" in done.stdout
+    cell = nbformat.v4.new_code_cell(program)  # type: ignore[no-untyped-call]
+    book = nbformat.v4.new_notebook(cells=[cell])  # type: ignore[no-untyped-call]
+    nbformat.write(book, tmp_path / "own.ipynb")  # type: ignore[no-untyped-call]
+    execute = "import nbformat, nbclient; book = nbformat.read('own.ipynb', 4); "
+    execute += "nbclient.NotebookClient(book).execute(); print(book.cells[0].outputs)"
+    done = started(installed, tmp_path, "-c", execute)
+    assert done.returncode == 0, done.stderr
+    assert "0 kindling train" in done.stdout
 
 
 @pytest.mark.slow
