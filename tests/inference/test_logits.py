@@ -31,6 +31,7 @@ from kindling.inference.prediction import predict, predict_request
 from kindling.inference.samples import source_of, validation_of
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained
+from kindling.steps.native import NativeModel
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Command, Train, require_told_without_torch
@@ -341,6 +342,28 @@ def test_many_samples_have_the_logits_of_each(count: int, trained: Trained) -> N
     places = torch.arange(count) % 50
     whole = compute_logits(trained, few.take(places))
     assert whole.equal(compute_logits(trained, few)[places])
+
+
+@pytest.mark.parametrize("count", [3999, 4001, 31_999, 32_001, 70_000])
+def test_a_small_network_takes_more_samples_at_once(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit(compose("data=toy", "trainer.max_epochs=1"), tmp_path / "toy")
+    trained = open_trained(run.folder)
+    features = torch.randn(count, *trained.shape, generator=torch.Generator().manual_seed(0))
+    split, sizes = Split(features, torch.zeros(count, dtype=torch.int64)), list[int]()
+    of_engine = NativeModel.logits
+
+    def logits(model: NativeModel, *given: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(given[0]))
+        return of_engine(model, *given)
+
+    monkeypatch.setattr(NativeModel, "logits", logits)
+    whole = compute_logits(trained, split)
+    assert max(sizes) == (4000 if count >= 32_000 else 1000)
+    assert sum(sizes) == count
+    apart = [compute_logits(trained, split.take(slice(n, n + 700))) for n in range(0, count, 700)]
+    assert whole.equal(torch.cat(apart))
 
 
 def test_a_layer_may_be_replaced_by_one_of_another_size(run: Run) -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.special import softmax
 
 from kindling.tasks import classification
 from tests.helpers import tasks
@@ -68,3 +69,15 @@ def test_probabilities_and_their_logarithms() -> None:
     assert logarithms.flatten().tolist() == pytest.approx([value for row in rows for value in row])
     probabilities = classification.probabilities(LOGITS)
     torch.testing.assert_close(probabilities, logarithms.exp())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 40.0, 700.0, 1e30])
+def test_probabilities_of_any_size(classes: int, size: float) -> None:
+    stream = torch.Generator().manual_seed(0)
+    logits = size * torch.randn(500, classes, generator=stream, dtype=torch.float64)
+    found = classification.probabilities(logits)
+    torch.testing.assert_close(found, torch.from_numpy(softmax(logits.numpy(), 1)))
+    torch.testing.assert_close(found.sum(1), torch.ones(500, dtype=torch.float64))
+    alone = torch.cat([classification.probabilities(row[None]) for row in logits])
+    torch.testing.assert_close(alone, found, rtol=1e-14, atol=0)

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,7 +26,9 @@ from kindling.system.terminal import progress
 from kindling.tasks import classification
 
 Forward = Callable[[Tensor], Tensor]  # features (N, *shape) to logits (N, classes)
-MANY, SHARED = 64 * CHUNK, 8  # samples of a call of the engine, and its parts that pay for threads
+# Samples of a call of the engine, and its parts that pay for threads; samples of a part, as far as
+# the values of all layers (numbers) stay in the cache.
+MANY, SHARED, MOST_AT_ONCE, IN_CACHE = 64 * CHUNK, 8, 4 * CHUNK, 2**18
 COPIES_SEED = 0  # the same copies for all models with the same augmentation
 
 
@@ -67,12 +69,12 @@ def _forward(trained: Trained) -> Forward:
     """The logits of a model that is not a committee, by the products of its training."""
     config, model = trained.config, trained.model
     known = _engines.get(model)
-    if known is not None and known.config is config and known.form == _form(model):
-        return known.now(model)
+    if known is not None and known.config is config and known.takes(model):
+        return known
     kind = choose_step([config], [model]).kind
     if kind == NATIVE:
         _engines[model] = _Engine(trained)
-        return _engines[model].now(model)
+        return _engines[model]
     kind = kind if kind == CLOSED_FORM else AUTOGRAD
     learner = LEARNERS[kind]([config], [model], [0], Lanes(), trained.task)
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(config.trainer.precision)
@@ -94,44 +96,50 @@ class _Engine:
         (self.native,) = NativeLearner(
             [trained.config], [self.copy], [0], Lanes(), trained.task
         ).native
-        self.own, self.form = [*_tensors(self.copy)], _form(self.copy)
+        self.tensors, self.form = _form(self.copy)
+        values = sum(self.native.network.widths)
+        self.chunk = max(CHUNK, min(MOST_AT_ONCE, IN_CACHE // values))
 
-    def now(self, model: nn.Module) -> "_Engine":
-        """With the weights that the model has now."""
+    def takes(self, model: nn.Module) -> bool:
+        """Takes the weights that the model has now. False if a layer of the model is another."""
+        tensors, form = _form(model)
+        if form != self.form:
+            return False
         with torch.no_grad():
-            for own, value in zip(self.own, _tensors(model), strict=True):
+            for own, value in zip(self.tensors, tensors, strict=True):
                 own.copy_(value)
-        return self
+        return True
 
     def __call__(self, features: Tensor) -> Tensor:
-        starts = range(0, len(features), CHUNK)
-        if len(starts) == 1:
+        if len(features) <= CHUNK:
             return self.native.logits(features)
-        lanes = Lanes(available() if len(starts) >= SHARED else 1)
+        size = self.chunk if len(features) >= SHARED * self.chunk else CHUNK
+        found = self.native.new_logits(len(features))
+        parts, places = torch.split(features, size), torch.split(found, size)
+        lanes = Lanes(available() if len(parts) >= SHARED else 1)
         with lanes.running():
-            parts = [features[start : start + CHUNK] for start in starts]
-            found: list[Tensor] = [features.new_empty(0)] * len(parts)
 
             def compute(number: int) -> None:
-                found[number] = self.native.logits(parts[number])
+                self.native.logits(parts[number], places[number])
 
             lanes.deal(compute, range(len(parts)))
-        return torch.cat(found)
+        return found
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    """The values of `state_dict`, in its order, but quicker."""
-    for tensor in (*module._parameters.values(), *module._buffers.values()):
-        if tensor is not None:
-            yield tensor
-    for child in module._modules.values():
-        if child is not None:
-            yield from _tensors(child)
-
-
-def _form(model: nn.Module) -> list[Any]:
-    """What the engine has learned of a model beside its weights: a layer may have been replaced."""
-    return [*map(type, model.modules()), *(tensor.shape for tensor in _tensors(model))]
+def _form(model: nn.Module) -> tuple[list[Tensor], list[Any]]:
+    """The values of `state_dict`; and what the engine has learned of a model beside
+    them, the types of all modules and the shapes. By its own walk, which takes a third of the time:
+    one row is predicted in microseconds."""
+    tensors, form, waiting = list[Tensor](), list[Any](), [model]
+    while waiting:
+        module = waiting.pop()
+        form.append(type(module))
+        for held in (module._parameters, module._buffers):
+            if held:
+                tensors += [tensor for tensor in held.values() if tensor is not None]
+        if module._modules:
+            waiting += [child for child in module._modules.values() if child is not None]
+    return tensors, form + [tensor.shape for tensor in tensors]
 
 
 _engines = WeakKeyDictionary[nn.Module, _Engine]()

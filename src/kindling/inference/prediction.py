@@ -72,8 +72,12 @@ def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArra
     (5, 10)
     >>> names = [trained.labels[best] for best in probabilities.argmax(1)]
     """
-    split = as_split(trained, features_of(trained, "features", features))
-    outputs = _finite(trained, compute_logits(averaging(trained, copies), split).double())
+    return predict_checked(averaging(trained, copies), features_of(trained, "features", features))
+
+
+def predict_checked(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
+    """As `predict`, of features that `features_of` has checked, or somebody else."""
+    outputs = _finite(trained, compute_logits(trained, as_split(trained, features)).double())
     found: NDArray[np.float64] = trained.task.predicted(trained.answers(outputs)).numpy()
     return found
 

@@ -152,8 +152,9 @@ def as_split(trained: Trained, features: NDArray[Any], labels: NDArray[Any] | No
     writable = np.require(features, requirements=("C", "W"))
     inputs = torch.from_numpy(writable).view(-1, *trained.shape)
     if labels is None or trained.config.task.name == CLASSIFICATION:
-        classes = np.zeros(len(inputs)) if labels is None else labels
-        return Split(inputs, torch.from_numpy(classes.astype(np.int64)))
+        if labels is None:
+            return Split(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        return Split(inputs, torch.from_numpy(labels.astype(np.int64)))
     numbers = torch.from_numpy(labels)
     own = trained.targets
     return Split(inputs, numbers.float() if own is None else own.standardised(numbers))

@@ -114,10 +114,15 @@ class NativeModel:
         for own, copy in zip([self.weights, *self.counters], snapshot, strict=True):
             own.copy_(copy)
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Logits (N, classes) of features (N, *shape), as a split or a `Batch` holds them."""
+    def new_logits(self, samples: int) -> Tensor:
+        return self.weights.new_empty(samples, self.network.widths[-1])
+
+    def logits(self, features: Tensor, into: Tensor | None = None) -> Tensor:
+        """Logits (N, classes) of features (N, *shape), as a split or a `Batch` holds them; `into`
+        rows of `new_logits`, if given."""
         features, by = features.contiguous(), engine.engine()
-        found = self.weights.new_empty(len(features), self.network.widths[-1])
+        found = self.new_logits(len(features)) if into is None else into
+        assert len(found) == len(features)
         if len(features):
             memory = scratch(by.scratch_bytes(self.network, len(features)))
             samples = self.samples(features)
