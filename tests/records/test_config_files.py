@@ -20,7 +20,7 @@ from kindling.records.config_files import (
 )
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
-from kindling.system.files import write_into_folder
+from kindling.system.files import write_first
 from tests.helpers.commands import SMALL
 from tests.helpers.kills import Killed, die_at_sync
 
@@ -38,17 +38,18 @@ def test_a_folder_with_a_configuration_is_complete(
         with monkeypatch.context() as patch:
             die_at_sync(patch, number)
             try:
-                write_into_folder(new_files(run, {"a": 1}, ["a=1"], OWN))
+                write_first(new_files(run, {"a": 1}, ["a=1"], OWN))
             except Killed:
                 killed = True
-        names = {path.name for path in run.config_file.parent.iterdir()}
+        names = {path.name for path in run.folder.rglob("*.yaml")}
         assert names == set(expected) if "config.yaml" in names else names < set(expected)
-        write_into_folder(new_files(run, {"a": 1}, ["a=1"], OWN))
+        write_first(new_files(run, {"a": 1}, ["a=1"], OWN))
         for name, text in expected.items():
             assert (run.config_file.parent / name).read_text() == text
         if not killed:
             break
-    assert number == 6  # three files and their folder, and the parents of both new folders
+    # The parents of both new folders, three files, and their folder before the last one and after.
+    assert number == 7
 
 
 def test_a_folder_is_claimed_by_one_configuration(
@@ -132,7 +133,7 @@ def test_a_remembered_configuration_is_that_of_the_file(tmp_path: Path) -> None:
         values, section = composer.values([text]), composer.section([text], number)
         other = compose("seed=8")
         for folder, known in (("true", compose(text)), ("false", other)):
-            write_into_folder(job_files(tmp_path / folder / str(number), values, section, known))
+            write_first(job_files(tmp_path / folder / str(number), values, section, known))
             file = Run(tmp_path / folder / str(number)).config_file
             assert (file.read_bytes() in faults._READ) == (folder == "true")
             remembered = read_config(file)

@@ -236,9 +236,11 @@ class Composer:
         choices, others = _split(texts)
         return self._template(choices).values_with(others, resolve=resolve)
 
-    def section(self, texts: Sequence[str], number: int | None = None) -> dict[str, Any]:
+    def section(
+        self, texts: Sequence[str], number: int | None = None, cwd: str | None = None
+    ) -> dict[str, Any]:
         """Hydra's own section of the configuration of a run or of a sweep, or with a number of a
-        job of the sweep; interpolations are not resolved."""
+        job of the sweep; interpolations are not resolved. `cwd`: the current folder, if known."""
         section = self._template(_split(texts)[0]).section
         hydras = [text for text in texts if is_hydras(key_of(text))]
         task = task_of(texts)
@@ -256,7 +258,7 @@ class Composer:
         return section | {
             "overrides": section["overrides"] | {"hydra": hydras, "task": task},
             "job": job,
-            "runtime": section["runtime"] | {"cwd": str(Path.cwd())},
+            "runtime": section["runtime"] | {"cwd": cwd or str(Path.cwd())},
         }
 
     def resolved(self, texts: Sequence[str], section: Mapping[str, Any], key: str) -> Any:

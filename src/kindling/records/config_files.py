@@ -27,7 +27,8 @@ def create_run_folder(
     run: Run, config: Mapping[str, Any], overrides: Sequence[str] | None = None
 ) -> None:
     """Creates the run folder with its files in .hydra/, unless it has them already."""
-    write_first(new_files(run, config, overrides))
+    if not run.config_file.exists():
+        write_first(new_files(run, config, overrides))
 
 
 def new_files(
@@ -37,11 +38,9 @@ def new_files(
     hydra: str | None = None,
     text: str | None = None,
 ) -> dict[Path, str]:
-    """The files to write into .hydra/ of a run, in this order, for `write_first`. None if
-    config.yaml exists: it is written last, so the other files exist too. `config` has plain values;
-    `text` is its YAML if that is known, `hydra` that of Hydra's section."""
-    if run.config_file.exists():
-        return {}
+    """The files to write into .hydra/ of a run, in this order, for `write_first`: config.yaml is
+    the last, so where it exists the others do too. `config` has plain values; `text` is its YAML if
+    that is known, `hydra` that of Hydra's section."""
     files = {} if overrides is None else {run.overrides_file: yaml_text(overrides)}
     if hydra is not None:
         files[run.config_file.with_name("hydra.yaml")] = hydra
@@ -88,19 +87,15 @@ _Dumper.add_representer(str, _text_node)
 def hydra_yaml(values: Mapping[str, Any], *parents: str) -> str:
     """The text of a section within its parents, as Hydra writes it, without the lines of the
     parents."""
-    texts = []
-    for name, value in values.items():
-        divided = isinstance(value, Mapping) and value and len(parents) < DIVIDED
-        text = _text(pickle.dumps((name, {"": 0} if divided else value, parents)))
-        if divided:
-            text = text.partition("\n")[0] + "\n" + hydra_yaml(value, *parents, name)
-        texts.append(text)
-    return "".join(texts)
+    return "".join(_text(pickle.dumps((name, value, parents))) for name, value in values.items())
 
 
-@functools.lru_cache(1024)  # the jobs of a sweep have most entries in common
+@functools.lru_cache(1024)  # the jobs of a sweep have most sections and entries in common
 def _text(pickled: bytes) -> str:
     name, value, parents = pickle.loads(pickled)
+    if isinstance(value, Mapping) and value and len(parents) < DIVIDED:
+        head = _text(pickle.dumps((name, 0, parents)))
+        return head.rpartition(":")[0] + ":\n" + hydra_yaml(value, *parents, name)
     section = {name: value}
     for parent in reversed(parents):
         section = {parent: section}
@@ -151,7 +146,7 @@ def require_same(saved: Any, now: Any, refusal: str) -> None:
     """Raises InputError with `refusal` and a line for each key that differs between two nested
     values. A resumed run may have more epochs, and `auto` as batch size. Ignores UNTRAINED and
     `checkpoint.keep`, which do not change the training."""
-    if lines := _differences(saved, now, ""):
+    if saved != now and (lines := _differences(saved, now, "")):
         raise InputError("\n  ".join([refusal, *lines]))
 
 

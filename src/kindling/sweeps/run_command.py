@@ -109,6 +109,10 @@ def train_points(command: Command, proceed: Callable[[int], bool] | None = None)
                 train_trial(folder / str(number), texts, len(command.points), checked)
 
 
+def _configured(folder: Path, number: int) -> bool:
+    return Run(folder / str(number)).config_file.exists()
+
+
 def _begin_sweep(command: Command, folder: Path) -> None:
     make_folder(folder)
     write_record(command)
@@ -138,7 +142,9 @@ def _train_in_stacks(command: Command, folder: Path, proceed: Callable[[int], bo
         if proceed is not None and not proceed(first):
             return
         batch = range(count)[first : first + size]
-        write_together(write_first, (_files_and_section(command, n)[0] for n in batch))
+        held = {each.name for each in folder.iterdir()}  # each look at a folder would cost more
+        new = [n for n in batch if str(n) not in held or not _configured(folder, n)]
+        write_together(write_first, (_files_and_section(command, n)[0] for n in new))
         _configure_log(command, _files_and_section(command, first)[1], "job_logging")
         configs = command.points[first : first + size]
         train_stacks(settings, configs, [folder / str(number) for number in batch], folder)
@@ -162,7 +168,8 @@ def _files_and_section(command: Command, number: int) -> tuple[dict[Path, str], 
     else:
         folder, texts = command.sweep_dir / str(number), command.combinations[number]
         hydras = command.section["overrides"]["hydra"]
-        section = command.composer.section([*hydras, *task_of(texts)], number)
+        cwd = command.section["runtime"]["cwd"]
+        section = command.composer.section([*hydras, *task_of(texts)], number, cwd)
     assert folder is not None
     section = section | {"runtime": section["runtime"] | {"output_dir": str(folder.absolute())}}
     values = command.composer.values(texts)

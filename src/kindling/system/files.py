@@ -8,7 +8,6 @@ import errno
 import fcntl
 import hashlib
 import io
-import itertools
 import os
 import re
 import shutil
@@ -49,8 +48,22 @@ def write_durably(path: Path, content: bytes | str) -> None:
     temporary file left by a killed process is removed. Text is written as UTF-8; undecodable bytes
     of a file name in the text are written as escapes. On OSError the old file is unchanged.
     """
-    with replacing(path) as temporary:
-        temporary.write_bytes(_encoded(content))
+    _replace(path, content)
+    sync(path.parent)
+
+
+def _replace(path: Path, content: bytes | memoryview | str) -> None:
+    """As `write_durably`, but the caller syncs the folder."""
+    with _replacing(path) as (_, descriptor):
+        _write(descriptor, content)
+
+
+def _write(descriptor: int, content: bytes | memoryview | str) -> None:
+    """Writes and syncs."""
+    rest = memoryview(_encoded(content)).cast("B")
+    while len(rest):
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)
 
 
 def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None:
@@ -66,26 +79,41 @@ def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None
     for folder in folders:
         make_folder(folder)
     for path, content in contents.items():
-        with _replacing(path, synced=True) as temporary:
-            temporary.write_bytes(_encoded(content))
+        _replace(path, content)
     for folder in folders:
         sync(folder)
 
 
 def write_first(contents: Mapping[Path, bytes | str]) -> None:
     """As `write_into_folder`, unless the last file exists: then another process was first, and
-    nothing is written."""
+    nothing is written. New files may be seen in part before the last one exists."""
     if not contents:
         return
     *others, last = contents
     make_folder(last.parent)
     with suppress(FileExistsError):
-        with _replacing(last, synced=True) as temporary:
+        with _replacing(last) as (_, descriptor):
             if last.exists():  # a link to nothing is replaced
                 raise FileExistsError(last)
-            write_into_folder({path: contents[path] for path in others})
-            temporary.write_bytes(_encoded(contents[last]))
+            for path in others:
+                _begin(path, contents[path])
+            if others:
+                sync(last.parent)
+            _write(descriptor, contents[last])
         sync(last.parent)
+
+
+def _begin(path: Path, content: bytes | str) -> None:
+    """Writes a file that may be there, of a process that was killed."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        _replace(path, content)
+        return
+    try:
+        _write(descriptor, content)
+    finally:
+        os.close(descriptor)
 
 
 def _encoded(content: bytes | memoryview | str) -> bytes | memoryview:
@@ -94,10 +122,18 @@ def _encoded(content: bytes | memoryview | str) -> bytes | memoryview:
 
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents, unless they exist. The new ones survive a power cut."""
-    absent = [*itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in absent:
-        sync(each.parent)
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        if folder == folder.parent:  # the current folder was removed
+            raise
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    except OSError:  # with a read-only parent, too, if the folder exists
+        if not folder.is_dir():
+            raise
+        return
+    sync(folder.parent)
 
 
 @contextmanager
@@ -125,7 +161,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
 def replace_quickly(path: Path, content: str) -> None:
     """As `write_durably`, but without a sync: readers see the old or the new file; after a power
     cut, the file may be lost."""
-    with _replacing(path, synced=False) as temporary:
+    with _replacing(path) as (temporary, _):
         temporary.write_text(content)
 
 
@@ -134,23 +170,23 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file, which replaces `path` after the body, as durably as in
     `write_durably`. No other process replaces `path` during the body, which may therefore read it
     first. Raises InputError when the old file is not a regular file."""
-    with _replacing(path, synced=True) as temporary:
+    with _replacing(path) as (temporary, _):
         yield temporary
+        sync(temporary)
     sync(path.parent)
 
 
 @contextmanager
-def _replacing(path: Path, *, synced: bool) -> Iterator[Path]:
-    """As `replacing`, but the caller syncs the folder."""
-    if path.exists():
+def _replacing(path: Path) -> Iterator[tuple[Path, int]]:
+    """As `replacing`, with the descriptor of the temporary file; the caller syncs that file and the
+    folder."""
+    with suppress(FileNotFoundError):
         require_regular(path, path.stat())
     temporary = temporary_path(path)
     descriptor: int | None = None
     try:
         descriptor = _new_and_locked(temporary)
-        yield temporary
-        if synced:
-            sync(temporary)
+        yield temporary, descriptor
         temporary.replace(path)
     except BaseException as error:
         if descriptor is not None:

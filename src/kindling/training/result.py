@@ -63,7 +63,7 @@ def facts(
                 "val": len(opened.validations[0]),
                 "test": len(opened.test),
                 "skipped": opened.source.skipped,
-                "test_most_frequent_class": opened.test.most_frequent(),
+                "test_most_frequent_class": opened.test.most_frequent,
                 "test_in_training": opened.test_in_training,
             },
             "effective_batch_size": batch,
@@ -146,7 +146,7 @@ def _of_validation(
     return {
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "data": common["data"]
-        | {"val": len(validation), "val_most_frequent_class": validation.most_frequent()},
+        | {"val": len(validation), "val_most_frequent_class": validation.most_frequent},
     }
 
 

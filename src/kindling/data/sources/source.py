@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -114,6 +115,7 @@ class Split:
             return self.labels
         return torch.zeros(len(self), dtype=torch.int64)
 
+    @cached_property  # all trials of a stack ask for it
     def most_frequent(self) -> float | None:
         """The share of the most frequent class: the accuracy of always answering this class. None
         without classes."""
