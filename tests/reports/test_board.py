@@ -168,6 +168,28 @@ def test_curves_are_those_of_the_histories(server: Server) -> None:
     ]  # fmt: skip
 
 
+def test_curves_of_several_sweeps_tell_theirs(server: Server, finished: Run) -> None:
+    other = "sweeps/2026-03-02/11-00-00"
+    fake_sweep(Path(other), finished, ("0.1", "0.3"))
+    server.board.table(fresh=True)
+
+    def sweeps_of(*folders: str) -> dict[str, str]:
+        ((chart),) = get(server, "/curves", *of_runs(*folders))["charts"]
+        data, names = chart["data"], [key["name"] for key in chart["data"]["keys"]]
+        if "sweep" not in names:
+            return {}
+        place = names.index("sweep")
+        return {trial["name"]: trial["settings"][place] for trial in data["trials"]}
+
+    trials = {f"{sweep}/{number}": sweep for sweep in (SWEEP, other) for number in range(6)}
+    assert sweeps_of(SWEEP, other) == trials
+    two = {f"{SWEEP}/0": SWEEP, f"{other}/1": other}
+    assert sweeps_of(*two) == two
+    assert sweeps_of(f"{SWEEP}/0", FIRST)[f"{SWEEP}/0"] == SWEEP
+    assert set(sweeps_of(f"{SWEEP}/0", FIRST).values()) == {SWEEP, "none"}
+    assert sweeps_of(SWEEP, f"{SWEEP}/0") == sweeps_of(FIRST, SECOND) == {}
+
+
 def test_a_trial_that_waits_hides_no_curve(server: Server, finished: Run) -> None:
     waits = fake_run(Path(SWEEP, "6"), finished, {"seed": "9"})
     waits.history_file.unlink()

@@ -192,21 +192,26 @@ class Board:
         return entry, trial
 
     def curves(self, folders: Sequence[str]) -> dict[str, Any]:
-        """The charts of these runs and of all trials of these sweeps, one for each data set."""
+        """The charts of these runs and of all trials of these sweeps, one for each data set. Of
+        several sweeps, a key tells which."""
         found, skipped = list[Reported](), list[str]()
-        runs: dict[Path, str | None] = {}  # with the names of single runs
+        runs: dict[Path, tuple[str | None, str]] = {}  # with the names of single runs, and sweeps
         for folder in folders:
             try:
-                entry, _ = self.entry(folder)
+                entry, trial = self.entry(folder)
             except InputError as error:
                 skipped.append(first_line(error))
                 continue
-            name = entry.labels.name
-            runs |= {r.folder: name if r.folder == entry.folder else None
-                     for r in runs_of(entry.folder)}  # fmt: skip
-        for place, called in runs.items():
+            for run in runs_of(entry.folder):
+                alone = run.folder == entry.folder
+                sweep = (folder.rpartition("/")[0] if trial else "") if alone else folder
+                runs[run.folder] = (entry.labels.name if alone else None, sweep)
+        several = len({sweep for _, sweep in runs.values()}) > 1
+        for place, (called, sweep) in runs.items():
             try:
-                found.append(replace(self.reader.read(Run(place), Path.cwd()), called=called))
+                read = self.reader.read(Run(place), Path.cwd())
+                settings = {**read.settings, **({"sweep": sweep or "none"} if several else {})}
+                found.append(replace(read, called=called, settings=settings))
             except InputError as error:  # perhaps a trial that waits
                 skipped += [first_line(error)] * (NOT_BEGUN not in str(error))
         parts = Collection(found, [], []).parts.values()
