@@ -16,6 +16,7 @@ from kindling.config.measures import CLASSIFICATION
 from kindling.data.sources.source import Source, Split
 from kindling.data.tables.cells import Floats
 from kindling.inference.logits import answer
+from kindling.models.committee import Committee
 from kindling.records.confidence import LEVEL, wilson
 from kindling.records.loading import Trained
 from kindling.system.terminal import progress
@@ -103,7 +104,11 @@ def _baselines(trained: Trained, source: Source) -> Iterator[tuple[str, NDArray[
 
     def arrays(split: Split) -> tuple[NDArray[np.float32], NDArray[Any]]:
         numbers = split.labels.numpy() if classes else _column(trained.restored(split.labels))
-        return split.features.flatten(1).numpy(), numbers
+        features = split.features
+        if trained.lessons:  # those of the last member, a twin, which learned from the same rows
+            assert isinstance(trained.model, Committee)
+            features = trained.model.taken(len(trained.members) - 1, features)
+        return features.flatten(1).numpy(), numbers
 
     features, labels = arrays(source.train)
     weights = None if source.train.weights is None else source.train.weights.numpy()

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
@@ -201,6 +202,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         size of batches follows from the number of samples, unless `settings` have it. Raises
         InputError for faults of the settings, and if fewer than two networks can be trained."""
         from kindling.inference.committees.making import make_committee
+        from kindling.inference.committees.twins import train_twin, twins_help
         from kindling.training.fit import fit_stack  # as above
         from kindling.training.grouping import group_trials
 
@@ -231,7 +233,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             request = read_request(
                 finished, greedy=PICKS, by="val/loss", folder=folder / COMMITTEE, start=BEST_FIRST
             )
-            made = make_committee(request, source)
+            again = partial(train_twin, hold=given.hold) if twins_help(configs[0], source) else None
+            made = make_committee(request, source, again=again)
             return self._opened(made), request.candidates[0][0].run.history
 
     @contextmanager

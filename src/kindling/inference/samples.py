@@ -175,8 +175,8 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     path = None if data is None else require_labelled(data)
     if path is not None and (trained.digest is None or digest_of(path) != trained.digest):
         return labelled_source(trained, path)
-    if trained.folds and trained.columns is not None and (data is None or path is not None):
-        return _of_folds(trained, trained.columns, data, path)
+    if trained.lessons and trained.columns is not None and (data is None or path is not None):
+        return _of_lessons(trained, trained.columns, data, path)
     return _opened(trained, data, path)
 
 
@@ -224,14 +224,14 @@ def _opened(trained: Trained, data: str | None, own: Path | None) -> Source:
     return source
 
 
-def _of_folds(trained: Trained, columns: Columns, data: str | None, own: Path | None) -> Source:
-    """One data set of those of several folds of a table, which differ in what their training rows
-    taught: with the columns of all, and numbers standardised as in the first. Only one of them is
-    in memory at a time. Raises InputError as `_opened`, and if memory is short."""
-    members = {member.config.data.fold: member for member in trained.members}
-    source = _opened(members[trained.folds[0]], data, own)
+def _of_lessons(trained: Trained, columns: Columns, data: str | None, own: Path | None) -> Source:
+    """One data set of those of a table whose training rows differ, as of several folds, and with
+    them what they taught: with the columns of all, and numbers standardised as in the first. Only
+    one of them is in memory at a time. Raises InputError as `_opened`, and if memory is short."""
+    first, *others = [trained.members[numbers[0]] for numbers in trained.lessons]
+    source = _opened(first, data, own)
     require_memory(
-        f"{trained.checkpoint}: the features of {len(trained.folds)} folds need",
+        f"{trained.checkpoint}: the features of its members need",
         4 * (len(source.train) + len(source.test)) * columns.width,
         "one of its members instead",
     )
@@ -239,9 +239,8 @@ def _of_folds(trained: Trained, columns: Columns, data: str | None, own: Path | 
         name: replace(split, features=torch.empty(len(split), columns.width))
         for name, split in (("train", source.train), ("test", source.test))
     }
-    for fold in trained.folds:
-        member = members[fold]
-        each = source if fold == trained.folds[0] else _opened(member, data, own)
+    for member in (first, *others):
+        each = source if member is first else _opened(member, data, own)
         assert member.columns is not None
         places = torch.tensor(columns.features_at(columns.places_of(member.columns.columns)))
         for name, part in parts.items():
@@ -273,14 +272,15 @@ def validation_of(trained: Trained, source: Source) -> Split:
 def held_out_parts(trained: Trained, source: Source) -> list[tuple[Trained, Split]]:
     """The validation set of the training with the model that answers for its samples. Of a
     committee of folds, the samples of each fold, with a committee of those members that were not
-    trained on them."""
-    if not trained.folds:
+    trained on them; members that were trained on all rows answer for none."""
+    if not trained.lessons:
         return [(trained, validation_of(trained, source))]
     committee, found = trained.model, list[tuple[Trained, Split]]()
     assert isinstance(committee, Committee)
-    for fold in trained.folds:
-        numbers = [n for n, each in enumerate(trained.members) if each.config.data.fold == fold]
+    for numbers in trained.lessons:
         members = [trained.members[n] for n in numbers]
+        if not members[0].config.data.holds_out_validation:
+            continue
         votes, adapters = zip(
             *((committee.votes[n], committee.adapters[n]) for n in numbers), strict=True
         )

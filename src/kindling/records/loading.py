@@ -72,6 +72,15 @@ class Trained:
         return sorted(found) if len(found) > 1 else []
 
     @property
+    def lessons(self) -> list[list[int]]:
+        """Of a committee whose members learned from different rows, as those of folds, the numbers
+        of the members that learned from the same; else none."""
+        found = dict[Any, list[int]]()
+        for number, each in enumerate(self.members):
+            found.setdefault(lesson_of(each.config), []).append(number)
+        return [*found.values()] if len(found) > 1 else []
+
+    @property
     def classes(self) -> int:
         """The number of classes or labels."""
         return len(self.labels)
@@ -87,6 +96,13 @@ class Trained:
     def restored(self, said: Tensor) -> Tensor:
         """Probabilities as they are; numbers in their unit."""
         return said if self.targets is None else self.targets.restored(said)
+
+
+def lesson_of(config: Config) -> tuple[int | None, float | None]:
+    """What tells the rows of one data set on which a model was trained: the number of its fold, or
+    else the share of the validation set."""
+    fold, fraction = config.data.fold, config.data.val_fraction
+    return fold, fraction if fold is None else None
 
 
 def open_trained(path: Path, own: Any = None) -> Trained:

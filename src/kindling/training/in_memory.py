@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kindling.config.measures import measure_of, sort_key
 from kindling.config.schema import Config
+from kindling.config.section import InMemory
 from kindling.data.loader import Slices
 from kindling.data.splits import Splits
 from kindling.data.targets import spread
@@ -53,7 +54,7 @@ FEW = 2 * 10**8  # operations of a run below which a second thread costs more th
 def takes(config: Config) -> bool:
     """Whether `train_in_memory` does all that the configuration asks for."""
     return (
-        config.data.name == "arrays"
+        config.data.name in ("arrays", "csv")
         and not config.augmentation.chosen
         and measure_of(config.checkpoint.monitor) is None
         and config.data.batch_size != "auto"
@@ -99,7 +100,9 @@ def train_in_memory(config: Config, told_as: Path) -> MemoryRun | None:
     weights = {name: contiguous(value) for name, value in model.state_dict().items()}
     model.load_state_dict(weights, assign=True)  # they were views of one vector
     # What `open_trained` reads from the files of `fit`.
-    released = config.data.holding(None)  # type: ignore[union-attr]  # `takes` has seen the arrays
+    released = config.data
+    if isinstance(released, InMemory):
+        released = released.holding(None)
     config = config.unlabelled().model_copy(update={"data": released})
     trained = Trained(
         told_as, config, model.eval(), source.name, source.shape, source.labels, source.digest,

@@ -351,7 +351,7 @@ def test_features_that_do_not_fit_into_memory(
     monkeypatch.setattr("kindling.inference.samples.require_memory", remember)
     source_of(trained)
     message = (
-        f"{trained.checkpoint}: the features of 3 folds need … type one of its members instead"
+        f"{trained.checkpoint}: the features of its members need … type one of its members instead"
     )
     assert asked == [(message, needed)]
 

@@ -27,7 +27,7 @@ from kindling.models.committee import Committee
 from kindling.records import checkpoint
 from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
-from kindling.records.loading import Trained, adapter_of, open_trained
+from kindling.records.loading import Trained, adapter_of, lesson_of, open_trained
 from kindling.records.lookup import date_last
 from kindling.records.outcome import (
     cross_validated,
@@ -53,10 +53,12 @@ def make_committee(
     request: CommitteeRequest,
     source: Source | None = None,
     more: Callable[[Trained, Source], Mapping[str, Any]] | None = None,
+    again: Callable[[Run], Trained | None] | None = None,
 ) -> Run:
     """Writes the run folder of the requested committee. The test set is used once, at the end.
     By greedy selection it may have one member, if no mean is better. `source` is the data set of
-    the training, by default opened again; `more` returns further entries of the result.
+    the training, by default opened again; `more` returns further entries of the result. `again`
+    trains a member once more, on all rows (see twins.py): its twin joins it, with as many votes.
 
     Raises InputError when a checkpoint is damaged or does not fit the others, and when the data
     cannot be loaded.
@@ -72,7 +74,16 @@ def make_committee(
     chosen = [each for each in zip(request.candidates, settings, counts, strict=True) if each[2]]
     outcomes = [outcome for setting, _, _ in chosen for outcome in setting]
     votes = [count for setting, _, count in chosen for _ in setting]
-    committee = _committee_of([model for _, setting, _ in chosen for model in setting], votes)
+    voting = [(model, count) for _, setting, count in chosen for model in setting]
+    if again is not None:
+        pairs = [*zip(outcomes, votes, strict=True)]
+        for outcome, count in progress(pairs, "members trained on all rows"):
+            twin = again(outcome.run)
+            voting += [] if twin is None else [(twin, count)]
+    committee = _committee_of([model for model, _ in voting], [count for _, count in voting])
+    twins = len(voting) - len(outcomes)
+    if twins and committee.columns is not None:
+        source = source_of(committee)
     score = score_of(committee.config.task.name)
     said, validation = _held_out(committee, source)
     found = _judged(committee.task, said, validation.labels)
@@ -94,6 +105,7 @@ def make_committee(
             "greedy": request.greedy,
             **({"start": request.start} if request.start else {}),
             **({"folds": len(committee.folds)} if committee.folds else {}),
+            **({"twins": twins} if twins else {}),
             "differing": differing_keys([outcome.run for outcome in outcomes]),
             "members": [
                 {
@@ -131,10 +143,10 @@ def make_committee(
 
 
 def _committee_of(members: Sequence[Trained], votes: Sequence[int]) -> Trained:
-    """The committee, which reads samples and says numbers as its first member does. Members of
-    several folds take what each has learned: the committee has the columns of all."""
+    """The committee, which reads samples and says numbers as its first member does. Members that
+    learned from different rows take what each has learned: the committee has the columns of all."""
     first, task, adapters = members[0], members[0].task, None
-    if not _of_folds(members):
+    if not _taught_apart(members):
         members = [
             replace(each, shape=first.shape, columns=first.columns, targets=first.targets)
             for each in members
@@ -148,8 +160,8 @@ def _committee_of(members: Sequence[Trained], votes: Sequence[int]) -> Trained:
     return replace(first, model=model, members=tuple(members))
 
 
-def _of_folds(models: Sequence[Trained]) -> bool:
-    return len({model.config.data.fold for model in models}) > 1
+def _taught_apart(models: Sequence[Trained]) -> bool:
+    return len({lesson_of(model.config) for model in models}) > 1
 
 
 def _held_out(committee: Trained, source: Source) -> tuple[Tensor, Split]:
@@ -173,7 +185,7 @@ def require_same_task(models: Sequence[Trained]) -> None:
     classes: a committee reads a sample once, as its first member does. What models of different
     folds have learned of the columns and numbers of a table may differ."""
     first, *others = models
-    taught = not _of_folds(models)
+    taught = not _taught_apart(models)
     asked = _reading(first, taught=taught)
     for model in others:
         read = _reading(model, taught=taught)
@@ -319,8 +331,10 @@ def summary(run: Run) -> str:
     if folds:
         worse = f"\n{cross_validated(folds)}"
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
+    twins = " each with a twin that was trained on the validation rows too," * ("twins" in made)
     return (
-        f"{table}\n\n{counted(len(names), 'member')},{chosen} {result['parameters']:,} parameters; "
+        f"{table}\n\n{counted(len(names), 'member')},{chosen}{twins} {result['parameters']:,} "
+        "parameters; "
         f"test {in_words(score)} {tested}{against}, "
         f"loss {format_metric('test/loss', result['test/loss'])}{worse}\n"
         f"folder {run.folder}"

@@ -13,6 +13,7 @@ from kindling.data.sources.source import Source
 from kindling.inference.baselines import compare
 from kindling.inference.committees.making import make_committee, summary
 from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
+from kindling.inference.committees.twins import train_twin, twins_help
 from kindling.records.folder import Run
 from kindling.records.loading import Trained
 from kindling.records.lookup import COMMITTEE
@@ -85,7 +86,8 @@ def _committee(pack: CheckedPack, source: Source) -> Run:
         reason = next((o.reason for o in outcomes if o.reason), "no network was trained")
         raise InputError(f"{pack.folder}: fewer than two networks could be trained: {reason}")
     request = read_request([pack.folder], greedy=PICKS, by="val/loss", start=BEST_FIRST)
-    return make_committee(request, source, _beside_baselines)
+    again = train_twin if twins_help(pack.sweep.points[0], source) else None
+    return make_committee(request, source, _beside_baselines, again)
 
 
 def _beside_baselines(committee: Trained, source: Source) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""Trains the members of a committee once more, on all rows that are not for the test.
+
+Members are chosen by validation rows, from which they have not learned. A twin has the settings of
+a member, learns from these rows too, for as many epochs as the best of the member, and joins the
+member. docs/results.md has what this gains.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from kindling.config.measures import CLASSIFICATION
+from kindling.config.schema import Config
+from kindling.data.sources.source import Source
+from kindling.records.folder import Run
+from kindling.records.loading import Trained, open_trained
+from kindling.training import random_state
+from kindling.training.in_memory import train_in_memory
+
+MOST_ROWS = 10_000  # of training and validation; measured on tables of 100 to 3,000 rows
+
+
+def twins_help(config: Config, source: Source) -> bool:
+    """Whether the validation rows of such members are a part of few training rows, and the members
+    say classes: numbers are not predicted better."""
+    drawn = source.validation is None and config.data.val_fraction is not None
+    few = len(source.train) <= MOST_ROWS and config.data.folds is None
+    return drawn and few and config.task.name == CLASSIFICATION
+
+
+def train_twin(run: Run, hold: Callable[[Config], Config] | None = None) -> Trained | None:
+    """The twin of a run; None if its training diverged. `hold` gives the configuration what a
+    program holds. Raises InputError as `fit`, and Interrupted after a signal."""
+    from kindling.training.fit import fit  # imports Lightning
+
+    config = run.config if hold is None else hold(run.config)
+    data = config.data.model_copy(update={"val_fraction": None})
+    epochs = max(1, run.result["best"]["epoch"] or 0)
+    changes = {"max_epochs": epochs, "early_stopping_patience": None, "progress_bar": False}
+    trainer = config.trainer.model_copy(update=changes)
+    config = config.model_copy(update={"data": data, "trainer": trainer})
+    found = train_in_memory(config, run.folder)
+    if found is not None:
+        return found.trained
+    with tempfile.TemporaryDirectory() as folder, random_state.kept():
+        own = fit(config, Path(folder, "twin"))
+        return open_trained(own.folder) if own.best_checkpoint.exists() else None
