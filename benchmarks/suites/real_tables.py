@@ -43,6 +43,7 @@ from kindling.data.module import DataModule
 from kindling.inference.evaluation import score as measure_score
 from kindling.inference.logits import compute_logits
 from kindling.plots.style import COLOURS, INK, save_png
+from kindling.inference.samples import source_of
 from kindling.records.loading import open_trained
 from kindling.sweeps.packs.command import NETWORKS, check_command_line
 from kindling.sweeps.packs.loop import make_pack
@@ -220,7 +221,8 @@ def scores(table: Table, rounds: int) -> dict[str, float]:
                 found[other].append(float(model.score(*rows)))
                 if table.task == "classification" and other == BOOSTING:
                     said = torch.tensor(model.predict_proba(rows[0])).clamp(min=1e-12).log()
-                    own = compute_logits(open_trained(committee.folder), data.test)
+                    trained = open_trained(committee.folder)
+                    own = compute_logits(trained, source_of(trained).test)
                     for who, logits in ((PACK, own), (other, said)):
                         found[who + ECE].append(measure_score(logits, data.test.labels).ece)
     return {name: max(-1.0, fmean(values)) for name, values in found.items()}
