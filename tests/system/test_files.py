@@ -5,7 +5,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from kindling.system.errors import InputError
 from kindling.system.files import (
     WRITERS,
     lock_or_fail,
+    make_folder,
     replace_quickly,
     replacing,
     wait_for_lock,
@@ -167,6 +168,64 @@ def test_only_the_first_writes(tmp_path: Path) -> None:
     write_first({names[0]: "other", names[2]: "other"})
     assert [path.read_text() for path in names] == [written] * 3
     assert len([*names[0].parent.iterdir()]) == 3
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "link to itself", "link to nothing"])
+def test_what_a_killed_process_left_is_replaced(tmp_path: Path, kind: str) -> None:
+    """Links are never followed."""
+    behind, first, last = tmp_path / "behind", tmp_path / "run" / "a", tmp_path / "run" / "last"
+    behind.write_text("of someone else")
+    first.parent.mkdir()
+    for path in (first, last) if kind.endswith(("itself", "nothing")) else (first,):
+        match kind:
+            case "file":
+                path.write_text("half")
+            case "link":
+                path.symlink_to(behind)
+            case "link to itself":
+                path.symlink_to(path)
+            case _:
+                path.symlink_to(tmp_path / "nothing")
+    write_first({first: "new", last: "new"})
+    write_durably(tmp_path / "run" / "b", "b")
+    assert behind.read_text() == "of someone else"
+    assert not any(path.is_symlink() for path in first.parent.iterdir())
+    assert [path.read_text() for path in (first, last)] == ["new", "new"]
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("write", [write_durably, lambda path, text: write_first({path: text})])
+def test_a_disk_that_takes_some_bytes_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, str], None]
+) -> None:
+    take = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: take(descriptor, data[:3]))
+    write(tmp_path / "file", "fünfzehn Zeichen")
+    assert (tmp_path / "file").read_text() == "fünfzehn Zeichen"
+
+
+def test_folders_are_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[Path]()
+    monkeypatch.setattr(files, "sync", synced.append)
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    make_folder(tmp_path / "a" / "b")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    make_folder(tmp_path / "link")
+    assert synced == []
+    make_folder(tmp_path / "link" / "d")
+    assert synced == [tmp_path / "link"]
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "in"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            make_folder(path)
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    with pytest.raises(FileNotFoundError):
+        make_folder(Path("x/y"))
 
 
 def test_items_are_written_together(tmp_path: Path) -> None:
