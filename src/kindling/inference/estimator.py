@@ -328,8 +328,9 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     `val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
     samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
     drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
-    them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
-    `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
+    them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, whose
+    members then train once more on all samples, if these are 10,000 at most; `history_` is that of
+    the best network. `encode`: `auto` takes X as a table of numbers,
     texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
     `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
     that `fit` did not see has 0 in all its features. `class_weight` has the weight of each
@@ -394,7 +395,8 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """A network that predicts numbers, for pipelines and searches of scikit-learn.
 
     Without hidden layers it is a linear regression. All but `loss` is as in KindlingClassifier. The
-    numbers are standardised inside; predictions are in their own unit. The loss `huber` is squared
+    numbers are standardised inside; predictions are in their own unit. The members of a pack train
+    once. The loss `huber` is squared
     for errors up to `task.delta` deviations of the numbers, by default 1, and linear beyond, so
     outliers count less.
 
