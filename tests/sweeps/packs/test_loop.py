@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from kindling.inference.committees.making import select
+from kindling.inference.committees.twins import train_twin
 from kindling.inference.evaluation import evaluate
 from kindling.inference.samples import source_of
 from kindling.records.folder import Run
-from kindling.records.loading import open_trained
+from kindling.records.loading import Trained, open_trained
 from kindling.reports.page import write_report
 from kindling.sweeps.packs import loop
 from kindling.sweeps.packs.command import CheckedPack, check_command_line
@@ -125,6 +126,31 @@ def test_a_stopped_pack_goes_on(
     left, right = (dict(each.result["best"]) for each in (run, undisturbed))
     assert left == right
     assert run.result["test/loss"] == undisturbed.result["test/loss"]
+
+
+@pytest.mark.slow
+def test_a_pack_that_is_stopped_among_its_twins_goes_on(
+    tmp_path: Path, made: tuple[CheckedPack, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, undisturbed = made
+    assert undisturbed.result["committee"]["twins"] >= 5
+    (tmp_path / "other").mkdir()
+    trained = list[Run]()
+
+    def stop(run: Run) -> Trained | None:
+        trained.append(run)
+        if len(trained) == 3:
+            raise Interrupted(signal.SIGINT)
+        return train_twin(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_twin", stop)
+        with pytest.raises(Interrupted, match=r"python -m src\.tables"):
+            make_pack(_pack(tmp_path / "other"))
+    assert not (tmp_path / "other" / "pack" / "committee").exists()
+    run = make_pack(_pack(tmp_path / "other"))
+    for key in ("best", "test/loss", "test/acc", "compared"):
+        assert run.result[key] == undisturbed.result[key], key
 
 
 @pytest.mark.slow
