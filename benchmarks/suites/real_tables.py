@@ -42,8 +42,8 @@ from kindling.config.schema import Config
 from kindling.data.module import DataModule
 from kindling.inference.evaluation import score as measure_score
 from kindling.inference.logits import compute_logits
-from kindling.plots.style import COLOURS, INK, save_png
 from kindling.inference.samples import source_of
+from kindling.plots.style import COLOURS, INK, save_png
 from kindling.records.loading import open_trained
 from kindling.sweeps.packs.command import NETWORKS, check_command_line
 from kindling.sweeps.packs.loop import make_pack
