@@ -1,10 +1,19 @@
 """The texts of errors."""
 
 import errno
+import io
+import zipfile
 
 import pytest
 
-from kindling.system.errors import FAULTS_SHOWN, all_at_once, exit_on_error, first_line
+from kindling.system.errors import (
+    FAULTS_SHOWN,
+    InputError,
+    all_at_once,
+    exit_on_error,
+    first_line,
+    parsing,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +26,23 @@ from kindling.system.errors import FAULTS_SHOWN, all_at_once, exit_on_error, fir
 )
 def test_the_first_line_of_an_error(error: Exception, expected: str) -> None:
     assert first_line(error) == expected
+
+
+class Failing(io.BytesIO):
+    """A file on a disk that fails."""
+
+    def read(self, _size: int | None = -1, /) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [(Failing(b"x" * 99), "Input/output error"), (io.BytesIO(b"x" * 99), "File is not a zip file")],
+)
+def test_a_disk_that_fails_below_a_library_is_told(file: io.BytesIO, told: str) -> None:
+    with pytest.raises(InputError) as raised, parsing("f: is no archive", "; restore it"):
+        zipfile.ZipFile(file)
+    assert str(raised.value) == f"f: is no archive ({told}); restore it"
 
 
 @pytest.mark.parametrize("count", [1, 2, FAULTS_SHOWN, FAULTS_SHOWN + 1])

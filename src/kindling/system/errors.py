@@ -110,7 +110,9 @@ def parsing(fault: str, remedy: str = "") -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{fault} ({first_line(error)}){remedy}") from None
+        hidden = error.__context__  # zipfile takes a disk that fails for another kind of file
+        failed = isinstance(hidden, OSError) and hidden.strerror
+        raise InputError(f"{fault} ({failed or first_line(error)}){remedy}") from None
 
 
 class Interrupted(BaseException):
