@@ -216,12 +216,17 @@ def _opened(trained: Trained, data: str | None, own: Path | None) -> Source:
         return replace(source, name=f"the held-out part of {own}")
     if data is not None:
         return _in_classes_of(trained, source)
+    require_same_content(trained, source)
+    return source
+
+
+def require_same_content(trained: Trained, source: Source) -> None:
+    """Raises InputError if the user's own files have changed since the training."""
     if source.digest != trained.digest:
         raise InputError(
             f"{trained.checkpoint}: the content of its data has changed since it was trained; "
             "train a new model, or restore the former content"
         )
-    return source
 
 
 def _of_lessons(trained: Trained, columns: Columns, data: str | None, own: Path | None) -> Source:

@@ -154,6 +154,26 @@ def test_a_pack_that_is_stopped_among_its_twins_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("change", ["another class", "another number"])
+def test_a_table_that_changes_before_the_committee(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, choose = _pack(tmp_path), loop._committee
+    path = tmp_path / "table.csv"
+    content = path.read_text()
+    monkeypatch.setattr(loop, "_committee", lambda *_: None)
+    make_pack(pack)
+    monkeypatch.setattr(loop, "_committee", choose)
+    row, *_ = content.splitlines()[1:]
+    others = {"another class": row.replace("yes", "yas").replace("no", "na")}
+    path.write_text(content.replace(row, others.get(change, f"9{row}")))
+    with pytest.raises(InputError, match="the content of its data has changed"):
+        make_pack(pack)
+    path.write_text(content)
+    assert make_pack(pack).result["committee"]["members"]
+
+
+@pytest.mark.slow
 @dead_leave_files_open
 @pytest.mark.parametrize("number", [0, 1, 3, 7, 20, 45, 70, 88, 93])
 def test_a_killed_pack_goes_on(

@@ -21,7 +21,7 @@ from kindling.inference.committees.members import CommitteeRequest, differing_ke
 from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import facts_of
 from kindling.inference.logits import compute_logits
-from kindling.inference.samples import held_out_parts, source_of
+from kindling.inference.samples import held_out_parts, require_same_content, source_of
 from kindling.models import count_parameters
 from kindling.models.committee import Committee
 from kindling.records import checkpoint
@@ -70,6 +70,7 @@ def make_committee(
     ]
     require_same_task([model for setting in settings for model in setting])
     source = source or source_of(_committee_of(settings[0], [1] * len(settings[0])))
+    require_same_content(settings[0][0], source)
     counts = [1] * len(settings) if request.greedy is None else _greedy(request, settings, source)
     chosen = [each for each in zip(request.candidates, settings, counts, strict=True) if each[2]]
     outcomes = [outcome for setting, _, _ in chosen for outcome in setting]
