@@ -45,6 +45,15 @@ def test_a_disk_that_fails_below_a_library_is_told(file: io.BytesIO, told: str) 
     assert str(raised.value) == f"f: is no archive ({told}); restore it"
 
 
+def test_an_earlier_error_is_no_reason() -> None:
+    try:
+        raise OSError(errno.ENOENT, "No such file or directory")
+    except OSError:
+        with pytest.raises(InputError) as raised, parsing("f: is no number"):
+            float("x")
+    assert str(raised.value).startswith("f: is no number (could not convert")
+
+
 @pytest.mark.parametrize("count", [1, 2, FAULTS_SHOWN, FAULTS_SHOWN + 1])
 def test_many_faults_are_shortened_and_counted(count: int) -> None:
     lines = str(all_at_once([f"fault {n}" for n in range(count)], "nothing was read")).splitlines()

@@ -105,13 +105,14 @@ def reading(name: object) -> Iterator[None]:
 @contextmanager
 def parsing(fault: str, remedy: str = "") -> Iterator[None]:
     """Raises InputError, `FAULT (REASON)REMEDY`, for any Exception: hostile bytes may raise any."""
+    outer = sys.exception()  # the context of all that is raised below
     try:
         yield
     except InputError:
         raise
     except Exception as error:
         hidden = error.__context__  # zipfile takes a disk that fails for another kind of file
-        failed = isinstance(hidden, OSError) and hidden.strerror
+        failed = hidden is not outer and isinstance(hidden, OSError) and hidden.strerror
         raise InputError(f"{fault} ({failed or first_line(error)}){remedy}") from None
 
 

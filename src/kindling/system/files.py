@@ -180,7 +180,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def _replacing(path: Path) -> Iterator[tuple[Path, int]]:
     """As `replacing`, with the descriptor of the temporary file; the caller syncs that file and the
     folder."""
-    if path.exists():  # also not, if it is a link to itself
+    if path.exists():  # False for a link to itself
         require_regular(path, path.stat())
     temporary = temporary_path(path)
     descriptor: int | None = None

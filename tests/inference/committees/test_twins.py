@@ -173,6 +173,19 @@ def test_a_member_whose_best_is_before_training(
     assert twin.config.trainer.max_epochs == 1
 
 
+def test_a_twin_is_not_logged_and_has_its_own_epochs(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Run(runs[0]).config
+    trainer = config.trainer.model_copy(update={"min_epochs": 50})
+    logger = config.logger.model_copy(update={"tensorboard": True, "wandb": True, "own": ["mine"]})
+    changed = config.model_copy(update={"trainer": trainer, "logger": logger, "resume": "auto"})
+    twin = train_twin(Run(runs[0]), lambda _: changed)
+    assert twin is not None
+    assert not any(getattr(twin.config.logger, name) for name in ("tensorboard", "wandb", "own"))
+    assert (twin.config.trainer.min_epochs, twin.config.resume) == (None, None)
+
+
 def test_without_the_engine_a_twin_has_the_same_bits(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +233,8 @@ def test_where_twins_help(tmp_path: Path) -> None:
     assert not twins_help(classes, source(many))
     assert not twins_help(classes, source(few, validation=few))
     assert not twins_help(compose(*keys, *SIZES), source(few))
-    for more in (["data.val_fraction=null"], ["data.folds=3", "data.fold=0"]):
+    others = ["data.val_fraction=null"], ["data.folds=3", "data.fold=0"], ["scheduler=cosine"]
+    for more in others:
         assert not twins_help(compose(*keys, *CLASSES, *more), source(few))
 
 

@@ -22,23 +22,33 @@ MOST_ROWS = 10_000  # of training and validation; measured on tables of 100 to 3
 
 def twins_help(config: Config, source: Source) -> bool:
     """Whether the validation rows of such members are a part of few training rows, and the members
-    say classes: numbers are not predicted better."""
+    say classes: numbers are not predicted better. The rate must not follow a schedule, which would
+    be another one over the fewer epochs of a twin."""
     drawn = source.validation is None and config.data.val_fraction is not None
     few = len(source.train) <= MOST_ROWS and config.data.folds is None
-    return drawn and few and config.task.name == CLASSIFICATION
+    plain = config.task.name == CLASSIFICATION and config.scheduler.name == "none"
+    return drawn and few and plain
 
 
 def train_twin(run: Run, hold: Callable[[Config], Config] | None = None) -> Trained | None:
-    """The twin of a run; None if its training diverged. `hold` gives the configuration what a
-    program holds. Raises InputError as `fit`, and Interrupted after a signal."""
+    """The twin of a run; None if its training diverged. No logger hears of the twin. `hold` gives
+    the configuration what a program holds. Raises InputError as `fit`, and Interrupted after a
+    signal."""
     from kindling.training.fit import fit  # imports Lightning
 
     config = run.config if hold is None else hold(run.config)
     data = config.data.model_copy(update={"val_fraction": None})
     epochs = max(1, run.result["best"]["epoch"] or 0)
-    changes = {"max_epochs": epochs, "early_stopping_patience": None, "progress_bar": False}
-    trainer = config.trainer.model_copy(update=changes)
-    config = config.model_copy(update={"data": data, "trainer": trainer})
+    trainer = config.trainer.model_copy(
+        update={
+            "max_epochs": epochs, "min_epochs": None, "early_stopping_patience": None,
+            "progress_bar": False,
+        }
+    )  # fmt: skip
+    silent = {"tensorboard": False, "mlflow": False, "wandb": False, "own": []}
+    logger = config.logger.model_copy(update=silent)
+    changes = {"data": data, "trainer": trainer, "logger": logger, "resume": None}
+    config = config.model_copy(update=changes)
     found = train_in_memory(config, run.folder)
     if found is not None:
         return found.trained
