@@ -223,10 +223,22 @@ def test_a_twin_that_diverges_does_not_join(
     found = committee_of(runs, tmp_path / "some", again)
     count = len(found.result["committee"]["members"])
     assert found.result["committee"].get("twins", 0) == count - 1
+    assert f"{count - 1} of them with a twin" in summary(found)
     none = committee_of(runs, tmp_path / "none", lambda _: None)
     alone = committee_of(runs, tmp_path / "alone", None)
     assert none.result["test/loss"] == alone.result["test/loss"]
     assert "twins" not in none.result["committee"]
+
+
+def test_a_twin_that_cannot_be_trained_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batches of 71 samples leave one of the 72 that the twin has."""
+    keys = ("data=csv", f"data.path={table(tmp_path, 0)}", *CLASSES, "trainer=cpu")
+    more = ("model.norm=batch", "data.batch_size=71", "trainer.max_epochs=1")
+    run = fit(compose(*keys, *more), tmp_path / "run")
+    assert train_twin(run) is None
+    assert "has no twin: model.norm=batch: of 72 training samples the last batch" in caplog.text
 
 
 def test_where_twins_help(tmp_path: Path) -> None:

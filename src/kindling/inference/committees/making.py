@@ -332,7 +332,10 @@ def summary(run: Run) -> str:
     if folds:
         worse = f"\n{cross_validated(folds)}"
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
-    twins = " each with a twin that was trained on the validation rows too," * ("twins" in made)
+    twins = ""
+    if count := made.get("twins", 0):
+        which = "each" if count == len(names) else f"{count} of them"
+        twins = f" {which} with a twin that was trained on the validation rows too,"
     return (
         f"{table}\n\n{counted(len(names), 'member')},{chosen}{twins} {result['parameters']:,} "
         "parameters; "

@@ -5,6 +5,7 @@ a member, learns from these rows too, for as many epochs as the best of the memb
 member. docs/results.md has what this gains.
 """
 
+import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,11 @@ from kindling.config.schema import Config
 from kindling.data.sources.source import Source
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained
+from kindling.system.errors import InputError, first_line
 from kindling.training import random_state
 from kindling.training.in_memory import train_in_memory
+
+log = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000  # of training and validation; measured on tables of 100 to 3,000 rows
 
@@ -31,11 +35,10 @@ def twins_help(config: Config, source: Source) -> bool:
 
 
 def train_twin(run: Run, hold: Callable[[Config], Config] | None = None) -> Trained | None:
-    """The twin of a run; None if its training diverged. No logger hears of the twin. `hold` gives
-    the configuration what a program holds. Raises InputError as `fit`, and Interrupted after a
+    """The twin of a run; None if its training diverged, and with a warning if it cannot be trained:
+    more rows may leave one sample for the last batch, which a batch norm refuses. No logger hears
+    of the twin. `hold` gives the configuration what a program holds. Raises Interrupted after a
     signal."""
-    from kindling.training.fit import fit  # imports Lightning
-
     config = run.config if hold is None else hold(run.config)
     data = config.data.model_copy(update={"val_fraction": None})
     epochs = max(1, run.result["best"]["epoch"] or 0)
@@ -48,7 +51,16 @@ def train_twin(run: Run, hold: Callable[[Config], Config] | None = None) -> Trai
     silent = {"tensorboard": False, "mlflow": False, "wandb": False, "own": []}
     logger = config.logger.model_copy(update=silent)
     changes = {"data": data, "trainer": trainer, "logger": logger, "resume": None}
-    config = config.model_copy(update=changes)
+    try:
+        return _trained(config.model_copy(update=changes), run)
+    except InputError as error:
+        log.warning("%s: has no twin: %s", run.folder, first_line(error))
+        return None
+
+
+def _trained(config: Config, run: Run) -> Trained | None:
+    from kindling.training.fit import fit  # imports Lightning
+
     found = train_in_memory(config, run.folder)
     if found is not None:
         return found.trained
