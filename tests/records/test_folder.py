@@ -1,11 +1,13 @@
 """The files of a run folder."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from kindling.records.folder import Row, Run
+from kindling.system import files
 from kindling.system.errors import InputError
 from tests.helpers.tasks import HISTORY
 
@@ -59,3 +61,36 @@ def test_an_identity_is_kept_and_checked(tmp_path: Path) -> None:
     run.identity_file.write_text("../../elsewhere")
     with pytest.raises(InputError, match=r"\.identity: is not a run's identity; delete it"):
         run.identity()
+
+
+def test_a_result_is_read_once_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SETTLED", -1)
+    run, hardware = Run(tmp_path), {"cpu": "fast", "cores": 2}
+    assert run.result == {}
+    run.write_result({"status": "finished", "hardware": hardware, "steps": 1})
+    first = run.result
+    assert Run(tmp_path).result is first
+    other = Run(tmp_path / "other")
+    other.folder.mkdir()
+    other.write_result({"status": "failed", "hardware": hardware, "steps": 2})
+    assert other.result == {"status": "failed", "hardware": hardware, "steps": 2}
+    assert other.result["hardware"] is first["hardware"]
+    run.write_result({"status": "finished", "hardware": hardware | {"cores": 3}, "steps": 1})
+    assert run.result["hardware"] == {"cpu": "fast", "cores": 3}
+    run.result_file.unlink()
+    assert run.result == {}
+    run.result_file.symlink_to(run.result_file.name)
+    assert run.result == {}
+
+
+def test_a_result_that_is_new_may_change_within_a_tick(tmp_path: Path) -> None:
+    """A file system's clock stands still for some milliseconds."""
+    run = Run(tmp_path)
+    run.write_result({"status": "finished", "steps": 1})
+    status = run.result_file.stat()
+    assert run.result["steps"] == 1
+    run.result_file.write_text(run.result_file.read_text().replace("1", "2"))
+    os.utime(run.result_file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert run.result["steps"] == 2

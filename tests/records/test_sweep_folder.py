@@ -19,6 +19,7 @@ from kindling.records.sweep_folder import (
     read_scales,
     write_importance,
 )
+from kindling.system import files
 from kindling.system.errors import InputError
 from tests.helpers.commands import Train
 from tests.helpers.kills import Killed
@@ -248,6 +249,7 @@ def test_results_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         written.append(now[0])
         now[0] += 0.1
 
+    monkeypatch.setattr(files, "SETTLED", -1)
     monkeypatch.setattr(sweep_folder, "read_outcome", count)
     monkeypatch.setattr(sweep_folder, "write_durably", write)
     monkeypatch.setattr(sweep_folder, "time", SimpleNamespace(monotonic=lambda: now[0]))

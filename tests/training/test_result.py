@@ -2,7 +2,9 @@
 
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from kindling.data.sources.published import UnavailableError
 from kindling.data.sources.source import Source
 from kindling.records.folder import Run
 from kindling.records.loading import open_trained
+from kindling.training import result as results
 from kindling.training.fit import fit
 from kindling.training.loggers.base import Loggers
 from kindling.training.module import StackModule
@@ -153,3 +156,39 @@ def test_lines_go_to_every_run_and_to_the_caller(
         assert line.endswith("[INFO] epoch 1")
     assert not runs[2].folder.exists()
     assert [record.getMessage() for record in caplog.records] == ["epoch 1", "noise"]
+
+
+def test_lines_of_a_stack_are_written_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But a single run's at once, a warning too, and those of a stack when time has passed."""
+    now = [100.0]
+    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs = [Run(tmp_path / name) for name in "ab"]
+    for run in runs:
+        run.folder.mkdir()
+
+    def lines(run: Run) -> list[str]:
+        text = run.log_file.read_text() if run.log_file.exists() else ""
+        return [line.rpartition("]")[2].strip() for line in text.splitlines()]
+
+    ours = logging.getLogger("kindling.training")
+    with logging_to(runs[:1]):
+        ours.info("alone")
+        assert lines(runs[0]) == ["alone"]
+    with logging_to(runs):
+        ours.info("first")
+        assert [lines(run) for run in runs] == [["alone"], []]
+        ours.warning("second")
+        assert [lines(run) for run in runs] == [["alone", "first", "second"], ["first", "second"]]
+        ours.info("third")  # writing took no time, so far as the clock tells
+        assert lines(runs[1]) == ["first", "second", "third"]
+    with logging_to(runs):
+        ours.info("fourth")
+        now[0] += 1
+        ours.info("fifth")
+        assert lines(runs[1])[3:] == ["fourth", "fifth"]
+    with logging_to(runs), suppress(ZeroDivisionError):
+        ours.info("sixth")
+        raise ZeroDivisionError
+    assert [lines(run)[-1] for run in runs] == ["sixth", "sixth"]

@@ -23,6 +23,7 @@ from typing import (
     Literal,
     NotRequired,  # pydantic needs it before Python 3.12
     TypeVar,
+    cast,
 )
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
@@ -37,7 +38,9 @@ from kindling.system.colour import note_name
 from kindling.system.errors import InputError, parsing
 from kindling.system.files import (
     MIB,
+    FileIdentity,
     append_text,
+    identity_of,
     make_folder,
     read_bounded,
     read_yaml,
@@ -361,15 +364,22 @@ class Run:
 
     @property
     def result(self) -> Result:
-        """The content of result.json, or {} while there is none."""
-        if not self.result_file.exists():
+        """The content of result.json, or {} while there is none. Do not change it: the file is read
+        once in a process, until it is replaced."""
+        identity = identity_of(self.result_file)
+        if identity is None:
             return {}
-        content = read_bounded(self.result_file, RESULT_LIMIT)
-        try:
-            return parse_result(content, self.result_file)
-        except InputError as error:  # perhaps a measure of an extension that is not installed
-            needed = absent(self.config_file.with_name(EXTENSIONS))
-            raise InputError("\n  ".join([str(error), *needed])) from None
+        if identity not in _READ:
+            content = read_bounded(self.result_file, RESULT_LIMIT)
+            try:
+                result = parse_result(content, self.result_file)
+            except InputError as error:  # perhaps a measure of an extension that is not installed
+                needed = absent(self.config_file.with_name(EXTENSIONS))
+                raise InputError("\n  ".join([str(error), *needed])) from None
+            if identity.settled:
+                _remember(identity, result)
+            return result
+        return _READ[identity]
 
     @property
     def started(self) -> bool:
@@ -503,6 +513,20 @@ class Run:
         if self.history_file.exists():
             sync(self.history_file)
         write_durably(self.result_file, text)
+
+
+MOST_READ = 10_000  # results that are kept; a sweep has no more trials
+SHARED = ("hardware", "versions", "data")  # of a result: most of its memory
+_READ: dict[FileIdentity, Result] = {}
+
+
+def _remember(identity: FileIdentity, result: Result) -> None:
+    """Trials of one sweep share what takes most of the memory of a result."""
+    if len(_READ) == MOST_READ:
+        _READ.clear()
+    before, own = next(reversed(_READ.values()), Result()), cast(dict[str, Any], result)
+    own |= {key: each for key, each in before.items() if key in SHARED and each == own.get(key)}
+    _READ[identity] = result
 
 
 def parse_result(content: bytes, name: object) -> Result:

@@ -4,14 +4,14 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from kindling.records.folder import SEARCH, Proportion, Result, Run, csv_text, read_json, trials_of
+from kindling.records.folder import SEARCH, Proportion, Run, csv_text, read_json, trials_of
 from kindling.records.outcome import (
     SHARED_TIME,
     Outcome,
@@ -32,9 +32,6 @@ UPDATE_SHARE = 0.02  # of the time, to bring the files of a sweep up to date whi
 IMPORTANCE = "importance.json"  # of each key, in the folder of a search that has ended
 IMPORTANCE_LIMIT = 65_536  # bytes
 DRAWN, LOG = re.compile(r"\b(interval|range)\("), re.compile(r"\s*tag\(\s*log\s*,")  # of a space
-UNUSED = ("hardware", "versions")  # of a result: most of its memory
-
-Identity = tuple[int, int, int]  # of a file's content: inode, time, size
 
 
 @dataclass
@@ -42,7 +39,7 @@ class _Known:
     """The outcomes of a sweep's trials that this process has read, by number. A process with a
     thousand groups would otherwise read a million results."""
 
-    outcomes: dict[int, tuple[Identity, Outcome]] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
     settled: set[int] = field(default_factory=set)  # no files to remove, now or later
     due: float = 0.0  # the earliest time of the next update
 
@@ -66,23 +63,20 @@ class Sweep:
         return trials_of(self.folder)
 
     def outcomes(self) -> list[Outcome]:
-        """The outcomes of the trials that have a result, sorted by number, without hardware and
-        versions. Each result is read once in a process, until its file is replaced."""
+        """The outcomes of the trials that have a result, sorted by number. Each is read once in a
+        process, until its result is replaced."""
         read = self._known.outcomes
-        found: dict[int, tuple[Identity, Outcome]] = {}
+        found: dict[int, Outcome] = {}
         for run in self.runs:
-            number = int(run.folder.name)
-            with suppress(FileNotFoundError, NotADirectoryError):
-                status = run.result_file.stat()
-                identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-                if number not in read or read[number][0] != identity:
-                    self._known.settled.discard(number)
-                    outcome = read_outcome(run)
-                    slim = {key: own for key, own in outcome.result.items() if key not in UNUSED}
-                    read[number] = identity, replace(outcome, result=cast(Result, slim))
-                found[number] = read[number]
+            number, result = int(run.folder.name), run.result
+            if not result:
+                continue
+            if number not in read or read[number].result is not result:
+                self._known.settled.discard(number)
+                read[number] = read_outcome(run)
+            found[number] = read[number]
         self._known.outcomes = found
-        return [outcome for _, outcome in found.values()]
+        return [*found.values()]
 
     @property
     def _known(self) -> _Known:

@@ -261,7 +261,7 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
         if entry is None:
             continue
         # A trial that was named itself is reported as a single run, and so is a committee.
-        named = found[folder].absolute() == folder.absolute()
+        named = found[folder] == folder
         if is_sweep(folder.parent) and not named and "committee" not in entry.result:
             trials.setdefault(folder.parent, []).append(entry)
         else:

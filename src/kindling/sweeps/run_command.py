@@ -171,7 +171,9 @@ def _files_and_section(command: Command, number: int) -> tuple[dict[Path, str], 
         cwd = command.section["runtime"]["cwd"]
         section = command.composer.section([*hydras, *task_of(texts)], number, cwd)
     assert folder is not None
-    section = section | {"runtime": section["runtime"] | {"output_dir": str(folder.absolute())}}
+    runtime = section["runtime"]
+    runtime = runtime | {"output_dir": str(Path(runtime["cwd"], folder))}
+    section = section | {"runtime": runtime}
     values = command.composer.values(texts)
     return job_files(folder, values, section, command.points[number]), section
 

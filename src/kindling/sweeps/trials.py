@@ -56,11 +56,11 @@ def train_trials(
     runs, executor = [Run(folder) for folder in folders], executor or Executor()
     groups = _groups(configs, max_trials, sweep, executor, halving)
     _tell(groups)
-    tasks = []
+    tasks, here = [], Path.cwd()  # an executor may train elsewhere
     for trials in [tuple(group.trials) for group in groups]:
         own = tuple(configs[trial] for trial in trials)
-        own_folders = tuple(folders[trial].absolute() for trial in trials)
-        state_folder = (sweep.stacks / joint_hash(own)).absolute()
+        own_folders = tuple(here / folders[trial] for trial in trials)
+        state_folder = here / sweep.stacks / joint_hash(own)
         tasks.append(
             GroupTask(sweep.folder.absolute(), trials, own, own_folders, state_folder, halving)
         )

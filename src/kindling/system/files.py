@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
@@ -35,6 +35,7 @@ YAML_LIMIT = MIB // 4
 RANKS_PATIENCE = 60
 LOOK = 0.2  # seconds to try again: a command that looks at a lock holds it for a moment
 LINKS_ALLOWED_IN = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
+SETTLED = 100_000_000  # nanoseconds after which a file's time tells whether the file has changed
 HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links are harmless
 
 
@@ -422,6 +423,32 @@ def kind(status: os.stat_result) -> str:
         stat.S_IFLNK: "a link",
     }
     return kinds.get(stat.S_IFMT(status.st_mode), "a device")
+
+
+class FileIdentity(NamedTuple):
+    """Of the content of a file, for what is read once in a process until the file is replaced."""
+
+    device: int
+    inode: int
+    modified: int  # nanoseconds
+    size: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether another content would have another identity. The clocks of file systems count in
+        steps of some milliseconds, so a file can change within the step of its last change."""
+        return time.time_ns() - self.modified > SETTLED
+
+
+def identity_of(path: Path) -> FileIdentity | None:
+    """The identity of a file as it is now; None without a file. Links are followed."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    return FileIdentity(status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

@@ -55,6 +55,7 @@ NEVER_CALLED = (
     "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
 )  # fmt: skip
 FILES_SHARE = 0.02  # of the time, for files that are written as often as this allows
+APPENDING = 1e-4  # seconds to append to a file, until the first time has been measured
 OURS = "kindling."  # begins the state keys of Kindling's own callbacks
 # Parts of a checkpoint that no callback adds.
 HPARAMS = re.compile(r"hparams_|(datamodule_)?hyper_parameters$")  # of save_hyperparameters

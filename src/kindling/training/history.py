@@ -19,7 +19,7 @@ from kindling.records.folder import ALWAYS, MOST_LOGGED, OF_SCORE, WIDTH, Row, R
 from kindling.records.outcome import format_metric, known_value
 from kindling.system.errors import InputError
 from kindling.system.units import seconds
-from kindling.training.callbacks import FILES_SHARE, RunsLast
+from kindling.training.callbacks import APPENDING, FILES_SHARE, RunsLast
 from kindling.training.decisions import sort_keys
 from kindling.training.module import StackModule
 
@@ -43,7 +43,8 @@ class History(RunsLast):
         self.logged: list[str] = []  # more columns, which callbacks of the user have logged
         self.rows: list[list[Row]] = [[] for _ in runs]
         self.in_file = [0] * len(runs)  # rows of each trial
-        self.written, self.cost = time.monotonic(), 0.0  # the last time, and its seconds
+        # The last time, and the seconds that writing takes.
+        self.written, self.cost = time.monotonic(), len(runs) * APPENDING
         self.training = len(runs)  # trials
         self.earlier_seconds = 0.0  # of training before a resume
         self.started: float | None = None

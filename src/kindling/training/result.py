@@ -3,6 +3,7 @@ summary for people, and train.log."""
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
@@ -27,6 +28,7 @@ from kindling.system.files import append_text
 from kindling.system.installation import as_command
 from kindling.system.resources import versions
 from kindling.system.units import seconds
+from kindling.training.callbacks import APPENDING, FILES_SHARE
 from kindling.training.decisions import CALLBACK, EARLY_STOPPING, MAX_TIME
 from kindling.training.lightning_module import LightningRun
 from kindling.training.memory import advice_on_memory
@@ -321,19 +323,30 @@ def _measured(result: Result, values: Mapping[str, Any], split: str) -> str:
 
 
 class _LogFiles(logging.Handler):
-    """Appends to the train.log of every trial. Each file is opened only to write, because a stack
-    may have more trials than a process may have open files."""
+    """Appends to the train.log of every trial: a single run's lines at once, those of a stack as
+    often as takes FILES_SHARE of the time. Each file is opened only to write, because a stack may
+    have more trials than a process may have open files."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         super().__init__(logging.INFO)
         self.runs = runs
+        self.lines = ""  # that the files lack
+        self.written, self.cost = time.monotonic(), len(runs) * APPENDING
         self.setFormatter(logging.Formatter("[%(asctime)s][%(levelname)s] %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = cleaned(self.format(record))
-        for run in self.runs:
+        self.lines += f"{cleaned(self.format(record))}\n"
+        due = (time.monotonic() - self.written) * FILES_SHARE >= self.cost
+        if len(self.runs) == 1 or due or record.levelno > logging.INFO:
+            self.flush()
+
+    def flush(self) -> None:
+        began = time.monotonic()
+        for run in self.runs if self.lines else ():
             with suppress(OSError, InputError):
-                append_text(run.log_file, f"{line}\n")
+                append_text(run.log_file, self.lines)
+        self.lines, self.written = "", time.monotonic()
+        self.cost = self.written - began
 
 
 @contextmanager
@@ -351,3 +364,4 @@ def logging_to(runs: Sequence[Run]) -> Iterator[None]:
     finally:
         logger.setLevel(level)
         logger.removeHandler(files)
+        files.flush()
