@@ -12,6 +12,7 @@ from kindling.config.compose import compose
 from kindling.inference import importance
 from kindling.inference.importance import importances
 from kindling.inference.samples import source_of
+from kindling.plots.pictures import intervals
 from kindling.records.loading import open_trained
 from kindling.reports import model_pictures
 from kindling.training.fit import fit
@@ -112,5 +113,5 @@ def test_wide_tables_and_pictures_have_none(
     monkeypatch.setattr(model_pictures, "MOST_IMPORTANT", 2)
     (picture,) = model_pictures._of_columns(trained, source, "name")
     assert "one of the 2 columns that it needs most" in picture.caption
-    figure = picture.draw()
+    figure = intervals(*picture.content)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["strong", "weak"]

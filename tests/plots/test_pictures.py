@@ -9,12 +9,11 @@ from kindling.plots.pictures import (
     LABEL_LINES,
     LABEL_WIDTH,
     LINE_HEIGHT,
-    Sample,
     confusion,
-    interval_data,
     intervals,
     reliability,
 )
+from kindling.plots.samples import Sample, interval_data
 
 
 def test_mistakes_decide_the_colours_of_a_confusion_matrix() -> None:

@@ -13,7 +13,7 @@ from kindling.records.folder import SEARCH
 from kindling.reports import dependence
 from kindling.reports.collect import Part
 from kindling.reports.dependence import Fitted, dependences
-from kindling.reports.figures import in_words_of
+from kindling.reports.pictures import in_words_of
 from tests.reports.test_figures import trial
 
 SCALES: Any = {

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from kindling.plots import pictures
-from kindling.plots.pictures import Sample
+from kindling.plots.samples import Sample, interval_data
 from kindling.records.folder import Result, Row, Run
 from kindling.records.outcome import Outcome, Replicates, format_metric
 from kindling.records.sweep_folder import KeyImportance
 from kindling.reports import figures
+from kindling.reports import pictures as chosen
 from kindling.reports.analysis import Effect, Grid, Levels
 from kindling.reports.collect import Reported
 
@@ -75,10 +76,10 @@ def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
     shares = {f"key {n}": KeyImportance(1 / (n + 2), 0.1 / (n + 2), 0.9) for n in range(50)}
     (axis,) = figures.importance(shares).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
-    assert names == [f"key {n}" for n in range(figures.MOST_SETTINGS)]
+    assert names == [f"key {n}" for n in range(figures.MOST_BARS)]
     texts = [text.get_text() for text in axis.texts]
     assert texts[:3] == ["50% (5% to 90%)", "33% (3% to 90%)", "25% (2% to 90%)"]
-    assert len(texts) == len(axis.collections) == figures.MOST_SETTINGS
+    assert len(texts) == len(axis.collections) == figures.MOST_BARS
     (segment,) = axis.collections[1].get_segments()  # type: ignore[attr-defined]
     assert segment.tolist() == [[pytest.approx(0.1 / 3), 1], [0.9, 1]]
 
@@ -96,7 +97,7 @@ def test_settings_without_the_monitored_value_are_left_out() -> None:
         for values in best
     ]
     groups = [Replicates(["0.1"], trials[:2]), Replicates(["0.2"], trials[2:])]
-    (sample,) = figures.best_settings(groups, ["optimizer.lr"], "val/f1")
+    (sample,) = chosen.best_settings(groups, ["optimizer.lr"], "val/f1")
     assert (sample.label, sample.values, sample.mean) == ("optimizer.lr=0.1", [0.4, 0.6], 0.5)
 
 
@@ -170,8 +171,9 @@ def test_a_heat_map_tells_what_its_colours_span(
 ) -> None:
     """A mean that is far worse than most shares the darkest colour."""
     grid = Grid("lr", "width", ["1"], [str(n) for n in means], np.array([means]))
-    assert figures.colours_in_words(grid, monitor) == told
-    (image,) = figures.heat_map(grid, monitor).axes[0].images
+    assert chosen.colours_in_words(grid, monitor) == told
+    drawn = figures.heat_map(grid, monitor, chosen.colour_ends(grid, monitor))
+    (image,) = drawn.axes[0].images
     ends = [format_metric(monitor, end) for end in image.get_clim()]
     assert sorted(re.findall(r"is ([\d.%]+)", told)) == sorted(ends)
 
@@ -179,7 +181,7 @@ def test_a_heat_map_tells_what_its_colours_span(
 def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:
     """JSON has no NaN."""
     grid = Grid("lr", "width", ["0.1", "1"], ["8"], np.array([[0.5], [np.nan]]))
-    assert figures.heat_data(grid, "val/loss") == {
+    assert chosen.heat_data(grid, "val/loss") == {
         "x": {"name": "width", "labels": ["8"]},
         "y": {"name": "lr", "labels": ["0.1", "1"]},
         "best": [[0.5], [None]],
@@ -199,14 +201,14 @@ def test_the_settings_within_reach_fill_the_axis_and_the_others_lie_at_its_end()
         Sample("d", [0.86, 0.88], 0.87, (0.6, 1.0)),
         Sample("e", [0.1, 0.12], 0.11, (0.0, 0.4)),
     ]
-    ends = figures.ends_of_contenders(samples)
+    ends = chosen.ends_of_contenders(samples)
     deviation = np.median([np.std(each.values, ddof=1) for each in samples])
     assert 3 * deviation < 0.94 - 0.87  # so d is too far away
     assert ends == pytest.approx((0.9 - 0.3 * 0.05, 0.95 + 0.3 * 0.05))
-    assert figures.ends_of_contenders(samples[:3]) is None
-    assert figures.ends_of_contenders([Sample("x", [1.0], 1.0, None)] * 9) is None
+    assert chosen.ends_of_contenders(samples[:3]) is None
+    assert chosen.ends_of_contenders([Sample("x", [1.0], 1.0, None)] * 9) is None
     equal = [Sample(str(n), [1 - n / 10] * 2, 1 - n / 10, None) for n in range(5)]
-    assert figures.ends_of_contenders(equal) == pytest.approx((0.8 - 0.06, 1 + 0.06))
+    assert chosen.ends_of_contenders(equal) == pytest.approx((0.8 - 0.06, 1 + 0.06))
     figure = pictures.intervals(samples, "val/acc", "a trial", ends=ends)
     (axis,) = figure.axes
     assert axis.get_xlim() == pytest.approx(ends)
@@ -217,4 +219,4 @@ def test_the_settings_within_reach_fill_the_axis_and_the_others_lie_at_its_end()
     inside = pictures.intervals(losses, "val/loss", "a trial", ends=(0.05, 0.095))
     assert [text.get_text() for text in inside.axes[0].texts] == ["0.13", "0.89"]
     assert [line.get_marker() for line in inside.axes[0].lines].count(">") == 2
-    assert pictures.interval_data(samples, "val/acc", "a trial", ends=ends)["ends"] == ends
+    assert interval_data(samples, "val/acc", "a trial", ends=ends)["ends"] == ends

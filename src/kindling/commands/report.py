@@ -54,7 +54,9 @@ def main() -> None:
 
             serve_live(paths, arguments.port or 0)
         return
-    with importing():
-        from kindling.reports.page import write_report
+    from kindling.reports.drawing import drawing_apart
+    from kindling.reports.page import write_report
 
-    print(write_report(paths, arguments.output, force=arguments.force, tell=print))
+    with drawing_apart() as begin:
+        page = write_report(paths, arguments.output, force=arguments.force, tell=print, begin=begin)
+    print(page)

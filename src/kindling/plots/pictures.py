@@ -1,10 +1,9 @@
 """Pictures that training, reports and benchmarks share: the confusion matrix of a model, the
-reliability diagram, numbers beside the true ones, and several samples with their means and
-intervals."""
+reliability diagram, numbers beside the true ones, several samples with their means and intervals,
+and grey pictures."""
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,14 @@ from matplotlib.ticker import PercentFormatter
 
 from kindling.config.measures import is_fraction
 from kindling.config.written import printable
+from kindling.plots.samples import MEAN, Sample, noun
 from kindling.plots.style import COLOURS, FAINT, INK
 
 MOST_NAMED = 20  # classes
 LABEL_WIDTH, LABEL_LINES = 44, 6  # characters, and lines of a label
-MEAN = "mean and 95% interval"
 LINE_HEIGHT = 0.17  # inches
+GAP = 0.12  # between pictures of a montage, as a share of their width or height
 APART = (-0.12, 0.12, -0.24, 0.24)  # of a row: where the points of a sample lie, off the mean
-
-
-def noun(labels: Sequence[str]) -> str:
-    """What a class is called."""
-    return "digit" if "".join(labels) == "0123456789" else "class"
 
 
 def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
@@ -176,29 +171,9 @@ def bars(names: Sequence[str], values: Sequence[float | None], quantity: str) ->
     return figure
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A row of the picture. Without values it has neither a mean nor an interval."""
-
-    label: str
-    values: Sequence[float]
-    mean: float | None
-    interval: tuple[float, float] | None
-    promised: float | None = None  # drawn as a mark
-
-
-def interval_data(
-    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN,
-    ends: tuple[float, float] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """What charts.js draws in place of the picture of the same arguments, as primitives."""
-    names = {"name": quantity, "fraction": is_fraction(quantity), "value": value, "mean": mean}
-    return {**names, "ends": ends, "samples": [asdict(sample) for sample in samples]}
-
-
 def intervals(
     samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN,
-    ends: tuple[float, float] | None = None, *, width: float = 9,
+    ends: tuple[float, float] | None = None, width: float = 9,
 ) -> Figure:  # fmt: skip
     """A row for each sample, the first one on top: all points, the mean with its interval, and the
     promised value, if there is one. Long labels have several lines; one that is longer than
@@ -246,4 +221,51 @@ def intervals(
     if is_fraction(quantity):
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def first_layer(weights: np.ndarray) -> Figure:
+    """Weights (units, H, W) of the first layer, each unit on its own scale."""
+    bounds = np.abs(weights).max((1, 2), keepdims=True)
+    return _montage(weights / np.where(bounds, bounds, 1), 8, cmap="RdBu_r", clim=(-1, 1))
+
+
+def greys(pictures: np.ndarray, columns: int, **layout: Any) -> Figure:
+    """Grey pictures (N, H, W) in [0, 1], dark on light."""
+    return _montage(1 - pictures, columns, cmap="gray", clim=(0, 1), **layout)
+
+
+def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
+    """Grey pictures (N, H, W), four in a row, each under its title."""
+    return greys(pictures, 4, titles=titles, inches=4.5, above=0.45)
+
+
+def _montage(
+    pictures: np.ndarray,
+    columns: int,
+    *,
+    titles: Sequence[str] = (),
+    inches: float = 7,
+    above: float = GAP,
+    **colours: Any,
+) -> Figure:
+    """One image of all pictures (N, H, W), each under its title; an axis for each would take a
+    second. The figure is `inches` wide: the fewer, the larger are texts in the page. `above` is the
+    space above a picture, as a share of its height."""
+    count, height, width = pictures.shape
+    columns = min(columns, count)
+    down, across = height + round(above * height), width + round(GAP * width)
+    rows = -(-count // columns)
+    whole = np.full((rows * down, columns * across), np.nan)
+    shape = (inches, inches * whole.shape[0] / whole.shape[1])
+    figure = Figure(figsize=shape, layout="constrained")
+    axis = figure.subplots()
+    for number, picture in enumerate(pictures):
+        bottom, left = (number // columns + 1) * down, number % columns * across
+        whole[bottom - height : bottom, left : left + width] = picture
+        if titles:
+            place = left - 0.5 + width / 2, bottom - height - 2.5
+            axis.text(*place, titles[number], ha="center", fontsize=9)
+    axis.imshow(whole, interpolation="nearest", **colours)
+    axis.set_axis_off()
     return figure

@@ -1,15 +1,17 @@
-"""Colours and settings of all pictures, and how a picture is written."""
+"""Colours and settings of all pictures, and how a picture is written. Matplotlib is imported when
+something is drawn: most of a page needs only its colours."""
 
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-from matplotlib.rcsetup import cycler
+from cycler import cycler
 
 from kindling.system.files import write_durably
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Paul Tol's bright scheme, which the colour-blind can tell apart, on white and on black.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
@@ -37,11 +39,15 @@ STYLE: dict[Any, Any] = {
 
 def use_style() -> None:
     """Gives all later figures of the process the common style; for notebooks."""
+    import matplotlib as mpl
+
     mpl.rcParams.update(STYLE)
 
 
-def save_png(draw: Callable[[], Figure], path: Path) -> None:
+def save_png(draw: "Callable[[], Figure]", path: Path) -> None:
     """Draws a figure in the common style and writes it durably."""
+    import matplotlib as mpl
+
     content = io.BytesIO()
     with mpl.rc_context(STYLE):
         draw().savefig(content, format="png", dpi=160)

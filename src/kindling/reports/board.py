@@ -51,8 +51,8 @@ from kindling.reports.collect import (
     collect,
     seeds_last,
 )
-from kindling.reports.figures import CURVES
 from kindling.reports.page import page_content, render
+from kindling.reports.pictures import CURVES
 from kindling.system.errors import InputError, first_line, parsing
 from kindling.system.files import MIB, open_regular
 from kindling.system.installation import as_command

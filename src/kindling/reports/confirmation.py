@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from tabulate import tabulate
 
 from kindling.config.measures import bounds, higher_is_better, sort_key
-from kindling.plots.pictures import MEAN, Sample, interval_data, intervals
+from kindling.plots.samples import MEAN, Sample, interval_data
 from kindling.records.confidence import LEVEL, fold_means, wilson
 from kindling.records.confirm_record import MOST_SEEDS, Chosen, Record, trials, value_of
 from kindling.records.labels import read_labels
@@ -32,9 +32,10 @@ from kindling.records.outcome import (
 )
 from kindling.reports import estimates
 from kindling.reports.charts import chart_content
+from kindling.reports.drawing import draw, save
 from kindling.reports.estimates import Difference, Estimate
-from kindling.reports.figures import PagePicture
 from kindling.reports.page import now, render
+from kindling.reports.pictures import INTERVALS, PagePicture
 from kindling.reports.words import Sentence
 from kindling.system.colour import with_best
 from kindling.system.errors import InputError
@@ -430,6 +431,7 @@ def write_page(found: Confirmation) -> Path:
         f"{record.monitor} of each setting: a dot per fresh seed, the mean with its 95% "
         "interval, and what the sweep promised"
     )
+    picture = PagePicture("confirm", caption, INTERVALS, shown)
     parts = _parts(found)
     first = next(place for place, part in enumerate(parts) if isinstance(part, list))
     content = {
@@ -437,7 +439,7 @@ def write_page(found: Confirmation) -> Path:
         "when": now(),
         "words": parts[:first],
         "parts": parts[first:],
-        "picture": PagePicture("confirm", caption, partial(intervals, *shown)).save(found.folder),
+        "picture": save(picture, found.folder, draw(picture)),
         "data": {"intervals": interval_data(*shown)},
         **chart_content(),
     }

@@ -1,83 +1,33 @@
-"""Pictures of runs and sweeps, SVG in the page, PNG and SVG in files beside it, and which of them a
-page has. A new one is a function that draws it, and a few lines of `pictures`."""
+"""Draws the charts of runs and sweeps, for files and for pages without a script."""
 
-import io
-import re
-import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from kindling.config.measures import higher_is_better, in_words, is_fraction
-from kindling.plots.pictures import MEAN, Sample, interval_data, intervals
-from kindling.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
+from kindling.plots.style import COLOURS, FAINT, INK, MOST_COLOURED
 from kindling.records.folder import Row
-from kindling.records.outcome import (
-    LABEL_LIMIT,
-    Replicates,
-    format_metric,
-    in_full,
-    known_value,
-)
+from kindling.records.outcome import LABEL_LIMIT, known_value
 from kindling.records.sweep_folder import KeyImportance
-from kindling.reports import analysis
-from kindling.reports.analysis import Effect, Grid, ends_without_outliers
+from kindling.reports.analysis import Effect, Grid
 from kindling.reports.charts import MOST_DRAWN, quantities, spread
-from kindling.reports.collect import Part, Reported
-from kindling.reports.dependence import Fitted, dependences
-from kindling.system.files import write_durably
+from kindling.reports.collect import Reported
+from kindling.reports.dependence import Fitted
 
-MOST_SETTINGS = 20  # rows of a picture
-REACH, CONTENDERS = 3, 3  # see ends_of_contenders
+MOST_BARS = 20
 LINES: Sequence[tuple[dict[str, Any], str]] = (  # of an effect
     ({"marker": "o", "ms": 5}, "best setting"),
     ({"ls": "--", "lw": 1.2}, "best quarter of the settings"),
     ({"ls": ":", "lw": 1.2}, "median setting"),
 )
-CURVES = (
-    "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
-    "are chosen for the later epochs, so epoch 0 may lie outside the picture"
-)
-
-
-@dataclass(frozen=True)
-class PagePicture:
-    """A figure with its file name, its caption, and the chart of charts.js that replaces it."""
-
-    name: str
-    caption: str
-    draw: Callable[[], Figure]
-    chart: str | None = None
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Writes NAME.png and NAME.svg. Returns what a page shows: the SVG, with unique identifiers
-        and the colours of the page's theme, its name, its caption and its chart."""
-        png, text = io.BytesIO(), io.StringIO()
-        with mpl.rc_context(STYLE):
-            figure = self.draw()
-            figure.savefig(png, format="png", dpi=160)
-            figure.set_layout_engine("none")  # the layout of the PNG is kept
-            figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-        write_durably(folder / f"{self.name}.png", png.getvalue())
-        write_durably(folder / f"{self.name}.svg", text.getvalue())
-        svg = text.getvalue().replace(INK, "var(--ink)").replace(LINE, "var(--line)")
-        svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{self.name}-", svg[svg.index("<svg") :])
-        size = r'<svg([^>]*?) width="([\d.]+)pt" height="[^"]*"'  # the style sheet needs the width
-        svg = re.sub(size, r'<svg\1 style="--points: \2"', svg, count=1)
-        svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(self.caption)}"', 1)
-        shown = {"name": self.name, "caption": self.caption, "chart": self.chart}
-        return {**shown, "svg": Markup(svg)}
 
 
 def _label(axis: Axes, quantity: str, **labels: str) -> None:
@@ -154,41 +104,14 @@ def _points(history: Sequence[Row], name: str) -> np.ndarray:
     return np.array(found, float).reshape(-1, 2)
 
 
-def _colour_ends(grid: Grid, quantity: str) -> tuple[float, float]:
-    """The least and the largest value with a colour of its own."""
-    known = grid.best[~np.isnan(grid.best)].tolist()
-    return ends_without_outliers(known, higher=higher_is_better(quantity))
-
-
-def colours_in_words(grid: Grid, quantity: str) -> str:
-    """The values that the darkest and the brightest colour of a heat map stand for."""
-    ends = _colour_ends(grid, quantity)
-    dark, bright = ends if higher_is_better(quantity) else ends[::-1]
-    outside = "" if ends == (np.nanmin(grid.best), np.nanmax(grid.best)) else " or worse"
-    return (
-        f"dark is {format_metric(quantity, dark)}{outside}, "
-        f"bright is {format_metric(quantity, bright)}"
-    )
-
-
-def heat_data(grid: Grid, quantity: str) -> dict[str, Any]:
-    """What charts.js draws of a heat map, as primitives without NaN."""
-    return {
-        "x": {"name": grid.column_key, "labels": grid.columns},
-        "y": {"name": grid.row_key, "labels": grid.rows},
-        "best": np.where(np.isnan(grid.best), None, grid.best).tolist(),  # type: ignore[call-overload]
-        "ends": _colour_ends(grid, quantity),
-    }
-
-
-def heat_map(grid: Grid, quantity: str) -> Figure:
-    """The values of `quantity` over two keys, each written in its cell. Values that are far worse
-    than most share the darkest colour."""
+def heat_map(grid: Grid, quantity: str, ends: tuple[float, float]) -> Figure:
+    """The values of `quantity` over two keys, each written in its cell. `ends`: the least and the
+    largest value with a colour of its own."""
     rows, columns = grid.best.shape
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
     colours = mpl.colormaps["viridis" if higher_is_better(quantity) else "viridis_r"]
-    image = axis.imshow(grid.best, cmap=colours, clim=_colour_ends(grid, quantity), aspect="auto")
+    image = axis.imshow(grid.best, cmap=colours, clim=ends, aspect="auto")
     for row, column in zip(*np.nonzero(~np.isnan(grid.best)), strict=True):
         value = grid.best[row, column]
         red, green, blue, _ = colours(image.norm(value))
@@ -254,57 +177,6 @@ def effects(
     return figure
 
 
-def in_words_of(fits: Mapping[str, Fitted], monitor: str, *, higher: bool) -> str:
-    """Where each key is best and worst, and whether the intervals tell these apart."""
-    texts = []
-    for key, fit in fits.items():
-        order = sorted(range(len(fit.at)), key=fit.values.__getitem__, reverse=higher)
-        best, worst = order[0], order[-1]
-        apart = fit.low[best] > fit.high[worst] if higher else fit.high[best] < fit.low[worst]
-        good, bad = (
-            f"{fit.at[place]:.3g}, with {format_metric(monitor, fit.values[place])}"
-            for place in (best, worst)
-        )
-        doubt = "" if apart else ", which the intervals do not tell apart"
-        texts.append(f"{key} is best near {good}, and worst near {bad}{doubt}")
-    return "; ".join(texts)
-
-
-def best_settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> list[Sample]:
-    """The best settings, with their trials, mean and interval."""
-    # Trials with another monitor may lack the quantity.
-    known = [group for group in groups if group.known(quantity)]
-    return [
-        Sample(
-            in_full(dict(zip(keys, group.values, strict=True))) if keys else "all trials",
-            spread(sorted(group.known(quantity))),
-            statistics.mean(group.repeats(quantity)),
-            group.interval(quantity),
-        )
-        for group in known[:MOST_SETTINGS]
-    ]
-
-
-def ends_of_contenders(samples: Sequence[Sample]) -> tuple[float, float] | None:
-    """The ends of an axis that is filled by the settings within reach of the best, the first: those
-    whose means differ from its mean by at most REACH times the median of the settings' deviations,
-    and CONTENDERS in any case. None if these are all."""
-    means = [sample.mean for sample in samples if sample.mean is not None]
-    deviations = [statistics.stdev(each.values) for each in samples if len(each.values) > 1]
-    reach = REACH * statistics.median(deviations) if deviations else 0.0
-    near = [abs(mean - means[0]) <= reach or n < CONTENDERS for n, mean in enumerate(means)]
-    if all(near):
-        return None
-    shown = [
-        value
-        for sample, chosen in zip(samples, near, strict=True)
-        for value in (*sample.values, sample.mean)
-        if chosen and value is not None
-    ]
-    margin = 0.3 * (max(shown) - min(shown)) or 0.01
-    return min(shown) - margin, max(shown) + margin
-
-
 def history(trials: Sequence[Reported]) -> Figure:
     """The monitored value of each trial over its number, and the best so far."""
     monitor = trials[0].monitor
@@ -322,7 +194,7 @@ def history(trials: Sequence[Reported]) -> Figure:
 def importance(shares: Mapping[str, KeyImportance]) -> Figure:
     """A bar for each key with its interval, the most important first; of very many keys, the first
     ones."""
-    keys = [*shares][:MOST_SETTINGS]
+    keys = [*shares][:MOST_BARS]
     figure = Figure(figsize=(5.8, 0.8 + 0.3 * len(keys)), layout="constrained")
     axis = figure.subplots()
     axis.barh(keys, [shares[key].share for key in keys], color=COLOURS[0], alpha=0.7)
@@ -353,69 +225,3 @@ def times(entries: Sequence[Reported]) -> Figure:
     axis.set_xlim(left=0)
     axis.grid()
     return figure
-
-
-# --- which pictures a part has -------------------------------------------------------------------
-
-
-def pictures(
-    name: str, part: Part, trained: Sequence[Reported], data: dict[str, Any]
-) -> Iterator[PagePicture]:
-    """The pictures of a part. Their charts find in `data` what chart_data does not have."""
-
-    def picture(
-        kind: str, caption: str, chart: str | None, draw: Callable[..., Figure], *content: Any
-    ) -> PagePicture:
-        return PagePicture(f"{name}-{kind}", caption, partial(draw, *content), chart)
-
-    if part.kind == "run":
-        if trained:
-            yield PagePicture(name, CURVES, partial(curves, trained), "curves")
-        return
-    monitor = part.ranked[0].monitor
-    if part.kind == "search" and part.valued:
-        caption = f"{monitor} of each trial in the order of the search, and the best so far"
-        yield picture("history", caption, "history", history, part.entries)
-    if part.importance:
-        caption = (
-            "Importance of each key: its share in the difference between good trials and all "
-            "trials (PED-ANOVA), and its 95% interval"
-        )
-        yield picture("importance", caption, None, importance, part.importance)
-    if grid := analysis.grid(part):
-        data["heat"] = heat_data(grid, monitor)
-        mean = "Mean " if part.repeated[1] else ""
-        several = len(part.settings) > np.count_nonzero(~np.isnan(grid.best))
-        caption = (
-            f"{mean}{monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
-            f"strongest effects{', of the best setting in each cell' if several else ''}: "
-            f"{colours_in_words(grid, monitor)}"
-        )
-        yield picture("heat-map", caption, "heat", heat_map, grid, monitor)
-    if found := analysis.effects(part):
-        caption = (
-            "Effect of each key: a dot per trial, and for each value the best setting of all other "
-            "keys, the best quarter of the settings, and their median"
-        )
-        scales = {effect.key: effect.scale for effect in found if len(effect.keys) == 1}
-        if fits := dependences(part, scales):
-            data["fits"] = {key: fit._asdict() for key, fit in fits.items()}
-            caption += (
-                "; red: what is fitted to all trials, with its 95% interval, where all other keys "
-                f"are as in the best trial: {in_words_of(fits, monitor, higher=part.higher)}"
-            )
-        yield picture("effects", caption, "slices", effects, found, monitor, fits)
-    keys, groups = part.repeated
-    if samples := best_settings(groups, keys, monitor):
-        drawn = samples, monitor, "a trial", MEAN, ends_of_contenders(samples)
-        data["intervals"] = interval_data(*drawn)
-        far = "; a triangle is a setting that is far worse" if drawn[-1] else ""
-        caption = (
-            f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
-            f"interval{far}"
-        )
-        yield picture("settings", caption, "intervals", intervals, *drawn)
-    yield picture("curves", CURVES, "curves", curves, part.entries)
-    timed = any(trial.seconds is not None for trial in part.entries)
-    if timed and all(trial.stacked == 1 for trial in part.entries):  # a stack has equal shares
-        yield picture("time", "Time per trial", None, times, part.ranked)

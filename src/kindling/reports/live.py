@@ -30,8 +30,8 @@ from kindling.records.labels import read_labels
 from kindling.reports import tables
 from kindling.reports.charts import chart_content, chart_data, library_source
 from kindling.reports.collect import NOT_BEGUN, Collection, Part, Reader, collect
-from kindling.reports.figures import CURVES
 from kindling.reports.page import render
+from kindling.reports.pictures import CURVES
 from kindling.system.errors import InputError
 from kindling.system.page_server import PageHandler, PageServer, inline_scripts
 

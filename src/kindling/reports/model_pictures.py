@@ -2,12 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from kindling.config.measures import (
     CLASSIFICATION,
@@ -36,22 +33,13 @@ from kindling.inference.multilabel import LabelsEvaluation
 from kindling.inference.regression import NumbersEvaluation
 from kindling.inference.samples import source_of
 from kindling.inference.tables import AnyEvaluation
-from kindling.plots.pictures import (
-    Sample,
-    bars,
-    confusion,
-    errors,
-    intervals,
-    noun,
-    predicted_and_true,
-    reliability,
-)
+from kindling.plots.samples import Sample, noun
 from kindling.records.confidence import wilson
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import format_metric
 from kindling.reports.charts import spread
 from kindling.reports.collect import Reported
-from kindling.reports.figures import PagePicture
+from kindling.reports.pictures import INTERVALS, PagePicture
 from kindling.tasks import classification
 from kindling.tasks.measures import BINS
 
@@ -59,7 +47,7 @@ MISTAKES, UNITS, SEEN = 24, 32, 8
 MOST_IMPORTANT = 20
 MOST_DOTS, MOST_PANELS, MOST_BARS = 1000, 6, 40
 MOST_ROWS = 200  # of a table of classes
-GAP = 0.12  # between pictures of a montage, as a share of their width or height
+DRAWN = "kindling.plots.pictures:"  # the module of the functions that draw
 
 
 def evaluated(entry: Reported) -> tuple[Trained, Source, Any]:
@@ -85,7 +73,8 @@ def _of_classes(
         f"{name}-confusion",
         f"{found.accuracy:.2%} of {len(test):,} test samples are right. Rows: the true {kind}; "
         f"columns: the predicted {kind}",
-        partial(confusion, found.confusion.numpy(), source.labels),
+        f"{DRAWN}confusion",
+        (found.confusion.numpy(), source.labels),
     )
     logits = compute_logits(trained, test)
     binned = bins(logits, test.labels)
@@ -104,8 +93,8 @@ def _of_classes(
         )
     shares = zip(binned.accuracy, binned.counts, strict=True)
     ends = [wilson(share, count) if count else (0.0, 0.0) for share, count in shares]
-    draw = partial(reliability, binned.counts, binned.confidence, binned.accuracy, ends)
-    yield PagePicture(f"{name}-reliability", caption, draw)
+    content = binned.counts, binned.confidence, binned.accuracy, ends
+    yield PagePicture(f"{name}-reliability", caption, f"{DRAWN}reliability", content)
     if not _grey(source):
         return
     wrong, titles = most_confident_mistakes(logits, test, source.labels)
@@ -114,7 +103,8 @@ def _of_classes(
         yield PagePicture(
             f"{name}-mistakes",
             f"The most confident mistakes: true {kind} → predicted {kind}, and its probability",
-            partial(_greys, shown.numpy(), 4, titles=titles, inches=4.5, above=0.45),
+            f"{DRAWN}mistakes",
+            (shown.numpy(), titles),
         )
 
 
@@ -135,12 +125,14 @@ def _of_numbers(
         f"{name}-predicted",
         f"Predicted and true numbers of {len(some):,} of {len(found.true):,} test samples: on the "
         f"line both are equal{interval}",
-        partial(predicted_and_true, true, said, names, ends),
+        f"{DRAWN}predicted_and_true",
+        (true, said, names, ends),
     )
     yield PagePicture(
         f"{name}-errors",
         f"Errors, predicted less true, over the predicted number{interval}",
-        partial(errors, true, said, names, ends),
+        f"{DRAWN}errors",
+        (true, said, names, ends),
     )
 
 
@@ -154,7 +146,7 @@ def _of_labels(
     caption = f"{found.score:.2%} of the labels of {found.samples:,} test samples are right. F1 of "
     caption += "each label" if len(most) == len(counts) else f"the {MOST_BARS} most frequent labels"
     names = [found.labels[place] for place in sorted(most)]
-    yield PagePicture(f"{name}-labels", caption, partial(bars, names, values, "F1"))
+    yield PagePicture(f"{name}-labels", caption, f"{DRAWN}bars", (names, values, "F1"))
 
 
 def _of_columns(trained: Trained, source: Source, name: str) -> Iterator[PagePicture]:
@@ -172,9 +164,8 @@ def _of_columns(trained: Trained, source: Source, name: str) -> Iterator[PagePic
         f"{name}-columns",
         f"What the model loses of its {score} when the cells of one of {which} are exchanged "
         "among test rows. Of columns that say the same, each alone seems to matter little",
-        partial(
-            intervals, shown, f"{score} lost", "an exchange", "mean, and its 95% interval", width=6
-        ),
+        INTERVALS,
+        (shown, f"{score} lost", "an exchange", "mean, and its 95% interval", None, 6),
     )
 
 
@@ -203,14 +194,16 @@ def pictures(trained: Trained, source: Source, found: Any, name: str) -> Iterato
             f"{name}-weights",
             f"Weights of the first layer, {min(UNITS, len(weights))} of {len(weights)} units: "
             "red is positive, blue negative",
-            partial(_first_layer, weights[:UNITS].float().numpy()),
+            f"{DRAWN}first_layer",
+            (weights[:UNITS].float().numpy(),),
         )
     seen = augmented_samples(trained.config, source)
     if seen is not None:
         yield PagePicture(
             f"{name}-augmented",
             "Augmentation: each row shows one sample, first unchanged",
-            partial(_greys, seen[:, :, 0].flatten(0, 1).numpy(), seen.shape[1]),
+            f"{DRAWN}greys",
+            (seen[:, :, 0].flatten(0, 1).numpy(), seen.shape[1]),
         )
 
 
@@ -248,45 +241,3 @@ def most_confident_mistakes(
         for i in chosen.tolist()
     ]
     return chosen, titles
-
-
-def _first_layer(weights: np.ndarray) -> Figure:
-    """Weights (units, H, W) of the first layer, each unit on its own scale."""
-    bounds = np.abs(weights).max((1, 2), keepdims=True)
-    return _montage(weights / np.where(bounds, bounds, 1), 8, cmap="RdBu_r", clim=(-1, 1))
-
-
-def _greys(pictures: np.ndarray, columns: int, **layout: Any) -> Figure:
-    """Grey pictures (N, H, W) in [0, 1], dark on light."""
-    return _montage(1 - pictures, columns, cmap="gray", clim=(0, 1), **layout)
-
-
-def _montage(
-    pictures: np.ndarray,
-    columns: int,
-    *,
-    titles: Sequence[str] = (),
-    inches: float = 7,
-    above: float = GAP,
-    **colours: Any,
-) -> Figure:
-    """One image of all pictures (N, H, W), each under its title; an axis for each would take a
-    second. The figure is `inches` wide: the fewer, the larger are texts in the page. `above` is the
-    space above a picture, as a share of its height."""
-    count, height, width = pictures.shape
-    columns = min(columns, count)
-    down, across = height + round(above * height), width + round(GAP * width)
-    rows = -(-count // columns)
-    whole = np.full((rows * down, columns * across), np.nan)
-    shape = (inches, inches * whole.shape[0] / whole.shape[1])
-    figure = Figure(figsize=shape, layout="constrained")
-    axis = figure.subplots()
-    for number, picture in enumerate(pictures):
-        bottom, left = (number // columns + 1) * down, number % columns * across
-        whole[bottom - height : bottom, left : left + width] = picture
-        if titles:
-            place = left - 0.5 + width / 2, bottom - height - 2.5
-            axis.text(*place, titles[number], ha="center", fontsize=9)
-    axis.imshow(whole, interpolation="nearest", **colours)
-    axis.set_axis_off()
-    return figure

@@ -13,10 +13,11 @@ from markupsafe import Markup
 
 from kindling.config.schema import MODEL_SECTIONS
 from kindling.config.section import ModelSection
-from kindling.reports import analysis, figures, tables
+from kindling.reports import analysis, pictures, tables
 from kindling.reports.charts import chart_content, chart_data
 from kindling.reports.collect import Collection, Part, Reported, collect, seeds_last
-from kindling.reports.figures import PagePicture
+from kindling.reports.drawing import Begin, Drawn, begin_here, save
+from kindling.reports.pictures import PagePicture
 from kindling.reports.words import sentences
 from kindling.system.errors import InputError
 from kindling.system.files import open_regular, write_durably
@@ -36,14 +37,15 @@ def write_report(
     force: bool = False,
     models: bool = True,
     tell: Callable[[str], object] | None = None,
+    begin: Begin = begin_here,
 ) -> Path:
     """Writes the page, and its pictures into a folder of the same name beside it.
 
     `output` is by default PATH/report.html, or for several paths report-NAMES.html in the folder
     that all paths have in common.
     An older report is replaced, any other file only with `force`. With `models`, pictures of the
-    best models are drawn too. `tell` is called with each sentence of the page. Raises InputError as
-    `collect`, and for a file in the way.
+    best models are drawn too. `tell` is called with each sentence of the page. `begin` draws
+    (drawing.py). Raises InputError as `collect`, and for a file in the way.
     """
     found = collect(paths)
     page = output or _default_page(paths)
@@ -52,7 +54,7 @@ def write_report(
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder}: is not a folder, but pictures must go there; remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    content = page_content(found, folder, models=models) | {"pictures": folder.name}
+    content = page_content(found, folder, models=models, begin=begin) | {"pictures": folder.name}
     write_durably(page, render("page.html", content))
     if tell is not None:
         told = [section for section in content["sections"] if section["words"]]
@@ -64,17 +66,25 @@ def write_report(
     return page
 
 
-def page_content(found: Collection, folder: Path, *, models: bool) -> dict[str, Any]:
+def page_content(
+    found: Collection, folder: Path, *, models: bool, begin: Begin = begin_here
+) -> dict[str, Any]:
     """The content of page.html. Its pictures go into the folder."""
+    sections = [
+        _section(name, part, begin, with_models=models)
+        for name, part in progress(found.parts.items(), "sections drawn")
+    ]
+    with status_line("drawing pictures ..."):
+        for section in sections:
+            for each in (section, *section["models"]):
+                begun: list[Begun] = each.get("pictures", [])
+                each["pictures"] = [save(picture, folder, wait()) for picture, wait in begun]
     return {
         "mark": Markup(MARK),
         "title": title_of(found),
         "when": now(),
         "skipped": found.skipped,
-        "sections": [
-            _section(name, part, folder, with_models=models)
-            for name, part in progress(found.parts.items(), "sections drawn")
-        ],
+        "sections": sections,
         "environments": tables.environments(found.entries),
         **chart_content(),
     }
@@ -171,8 +181,11 @@ def _listed(texts: Iterable[str]) -> str:
     return ", ".join([*different[:MOST_LISTED], *more])
 
 
-def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[str, Any]:
-    """The content of a section, as page.html takes it. The pictures go into the folder."""
+Begun = tuple[PagePicture, Callable[[], Drawn]]  # and what waits for the picture
+
+
+def _section(name: str, part: Part, begin: Begin, *, with_models: bool) -> dict[str, Any]:
+    """The content of a section, as page.html takes it, but with the pictures that were begun."""
     ranked, best = part.ranked, part.best
     tested = [part.shown] if part.shown else []
     if part.kind == "run" and len(ranked) <= MOST_MODELS:
@@ -190,21 +203,20 @@ def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[
         "best": tables.setting_figures(part)
         or (best and tables.key_figures(best, None if alone else part.title_of(best))),
         "compared": tables.compared(name, part),
-        "pictures": _draw(figures.pictures(name, part, trained, data), folder),
+        "pictures": _begun(pictures.pictures(name, part, trained, data), begin),
         "settings": tables.settings_table(name, part),
         "table": tables.run_table(name, part),
         "phases": tables.phases(ranked),
-        "models": _models(name, tested, folder) if tested and with_models else [],
+        "models": _models(name, tested, begin) if tested and with_models else [],
     }
 
 
-def _draw(pictures: Iterable[PagePicture], folder: Path) -> list[dict[str, Any]]:
-    with status_line("drawing pictures ..."):
-        return [picture.save(folder) for picture in pictures]
+def _begun(pictures: Iterable[PagePicture], begin: Begin) -> list[Begun]:
+    return [(picture, begin(picture)) for picture in pictures]
 
 
 def _models(
-    part_name: str, tested: Sequence[tuple[Reported, str]], folder: Path
+    part_name: str, tested: Sequence[tuple[Reported, str]], begin: Begin
 ) -> list[dict[str, Any]]:
     """`tested` are entries and their titles."""
     with importing():
@@ -222,8 +234,8 @@ def _models(
             trained, source, found = model_pictures.evaluated(entry)
             section["measures"] = model_pictures.measure_table(found)
             section["measured"] = found.measured
-            pictures = model_pictures.pictures(trained, source, found, name)
-            section["pictures"] = _draw(pictures, folder)
+            of_model = model_pictures.pictures(trained, source, found, name)
+            section["pictures"] = _begun(of_model, begin)
         except InputError as error:
             section["why_none"] = str(error).split("\n")[0]
         sections.append(section)
