@@ -74,12 +74,7 @@ def page_content(
         _section(name, part, begin, with_models=models)
         for name, part in progress(found.parts.items(), "sections drawn")
     ]
-    with status_line("drawing pictures ..."):
-        for section in sections:
-            for each in (section, *section["models"]):
-                begun: list[Begun] = each.get("pictures", [])
-                each["pictures"] = [save(picture, folder, wait()) for picture, wait in begun]
-    return {
+    content = {
         "mark": Markup(MARK),
         "title": title_of(found),
         "when": now(),
@@ -88,6 +83,12 @@ def page_content(
         "environments": tables.environments(found.entries),
         **chart_content(),
     }
+    with status_line("drawing pictures ..."):  # others draw meanwhile
+        for section in sections:
+            for each in (section, *section["models"]):
+                begun: list[Begun] = each.get("pictures", [])
+                each["pictures"] = [save(picture, folder, wait()) for picture, wait in begun]
+    return content
 
 
 def now() -> str:
