@@ -27,12 +27,12 @@ def until(condition: Callable[[], object], seconds: float = 600) -> None:
 
 
 def lived(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+        return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:  # perhaps since the process was looked for
         return False
-    status = Path(f"/proc/{process}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 class SweepCommand:

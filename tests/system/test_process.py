@@ -167,3 +167,64 @@ def test_a_terminal_shows_that_libraries_are_loaded(
     assert read.decode() == f"{shown}|"
     os.close(ours)
     os.close(terminal)
+
+
+FORKED = """
+import multiprocessing, os, signal, sys, threading
+from pathlib import Path
+from kindling.system import process, warm
+
+def state():
+    tasks = [*Path("/proc/self/task").iterdir()]
+    return "marker" in sys.modules, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, len(tasks)
+
+def inner(pipe):
+    pipe.send(state())
+
+def outer(pipe, number):
+    here, there = multiprocessing.get_context("forkserver").Pipe()
+    other = multiprocessing.get_context("forkserver").Process(target=inner, args=(there,))
+    other.start()
+    other.join()
+    pipe.send((state(), here.recv(), Path(f"/proc/self/fd/{number}").exists()))
+
+def main(taken, threads):
+    sys.modules["marker"] = sys
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    number = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(number, 99)
+    warm.taken = taken
+    for _ in range(threads):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    print("told once", end="")
+    process.import_for_ranks(module="math")
+    process.import_for_ranks(module="math")
+    context = multiprocessing.get_context("forkserver")
+    here, there = context.Pipe()
+    other = context.Process(target=outer, args=(there, 99))
+    other.start()
+    other.join()
+    print("", *here.recv(), other.exitcode)
+
+if __name__ == "__main__":
+    process.run(lambda: main(*map(int, sys.argv[1:])))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the warm process needs Linux")
+@pytest.mark.parametrize(
+    ("taken", "threads", "forked"), [(1, 0, True), (0, 0, False), (1, 1, False)]
+)
+def test_the_fork_server_of_a_command_of_the_warm_process_is_its_fork(
+    taken: int, threads: int, forked: bool, tmp_path: Path
+) -> None:
+    """Which has the modules, but no handlers, descriptors and buffered lines of the command. With a
+    second thread, a fork could wait for ever. A process of the fork server may have another."""
+    script = tmp_path / "script.py"
+    script.write_text(FORKED)
+    done = subprocess.run(
+        [sys.executable, script, str(taken), str(threads)], capture_output=True, text=True,
+        check=True, timeout=60, env=os.environ | {"KINDLING_WARM": "off"},
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout == f"told once {(forked, True, 1)} {(forked, True, 1)} False 0\n"

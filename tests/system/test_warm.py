@@ -128,6 +128,25 @@ def test_a_run_and_its_evaluation_are_those_of_commands_by_themselves(
 
 
 @pytest.mark.slow
+def test_ranks_and_stacks_side_by_side_are_those_of_commands_by_themselves(place: Place) -> None:
+    """Their processes are forks of the command's, which is a fork of the warm process."""
+    ranks = ("trainer.devices=2", "trainer.strategy=ddp")
+    for switch in ("on", "off"):
+        done = place.run(
+            "src.train", *SMALL, *ranks, f"hydra.run.dir=ranks_{switch}", KINDLING_WARM=switch
+        )
+        assert done.returncode == 0, done.stderr
+        done = place.run(
+            "src.train", "-m", *SMALL, "hydra/launcher=fused", "hydra.launcher.executor=local",
+            "hydra.launcher.slots=2", "seed=1,2,3", f"hydra.sweep.dir=side_{switch}",
+            KINDLING_WARM=switch,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    for name in ("ranks_{}", "side_{}/0", "side_{}/1", "side_{}/2"):
+        assert same(*(Run(place.folder / name.format(switch)) for switch in ("on", "off")))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

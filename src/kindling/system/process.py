@@ -7,21 +7,24 @@ import io
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
+from pathlib import Path
 from typing import Any, TextIO
 
+from kindling.system import warm
 from kindling.system.colour import RED, YELLOW, cleaned, is_terminal, paint, tell_error, write_codes
 from kindling.system.errors import exit_on_error
 from kindling.system.installation import PATHS
 from kindling.system.launch import launch_info
-from kindling.system.warm import hand_over
 
 STDIN, STDOUT, STDERR = range(3)
+TASKS = Path("/proc/self/task")  # has an entry for each thread of this process
 
 
 @contextmanager
@@ -65,14 +68,49 @@ def status_line(text: str) -> Iterator[None]:
 
 def import_for_ranks(*more: str, module: str = "kindling.training.preload") -> None:
     """Starts the process that ranks are forked from: it imports once for all of them, as in
-    `importing`, in four fifths of the time. `more`: other modules that they will need."""
+    `importing`, in four fifths of the time. `more`: other modules that they will need.
+
+    In a command of the warm process, that process is a fork of this one, which has the libraries.
+    """
     multiprocessing.set_forkserver_preload([module, *more])
     path = os.environ.get("PYTHONPATH", "")  # an empty one is as none
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*PATHS, path]))
+    start = util.spawnv_passfds
+    if warm.taken and len([*TASKS.iterdir()]) == 1:  # a fork has one thread
+        util.spawnv_passfds = _fork_and_run
     try:
         forkserver.ensure_running()
     finally:
         os.environ["PYTHONPATH"] = path
+        util.spawnv_passfds = start
+
+
+def _fork_and_run(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
+    """As multiprocessing's spawnv_passfds: starts a process with these descriptors and the standard
+    ones, which runs the code at the end of the arguments. The process is a fork of this one."""
+    del path
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if process := os.fork():
+        return process
+    try:
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, usual)
+        close_all_but(STDIN, STDOUT, STDERR, *passfds)
+        forkserver._forkserver.__init__()  # type: ignore[misc]  # its lock is held, and it is new
+        exec(args[-1], {})
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def close_all_but(*descriptors: int) -> None:
+    for entry in [*Path("/proc/self/fd").iterdir()]:
+        if int(entry.name) not in descriptors:
+            with suppress(OSError):  # that of the listing
+                os.close(int(entry.name))
 
 
 def import_for_stacks() -> None:
@@ -230,7 +268,7 @@ def run(main: Callable[[], None], *, plain: bool = False) -> None:
     after an exception and with threads still running.
     """
     if plain:
-        hand_over(main)
+        warm.hand_over(main)
     output = open_outputs()
     try:
         with exit_on_error():

@@ -381,20 +381,13 @@ def _place_descriptors(here: int, given: Sequence[int], wanted: Sequence[int]) -
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in given]
     for number, each in zip(wanted, moved, strict=True):
         os.dup2(each, number)
-    _close_all_but(*wanted)
+    process.close_all_but(*wanted)
     own = [each for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__) if each is not None]
     encoding = own[0].encoding if own else None
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         setattr(sys, name, None)
         if number in wanted:
             setattr(sys, name, os.fdopen(number, mode, encoding=encoding, closefd=False))
-
-
-def _close_all_but(*kept: int) -> None:
-    for entry in [*Path("/proc/self/fd").iterdir()]:
-        if int(entry.name) not in kept:
-            with suppress(OSError):  # that of the listing
-                os.close(int(entry.name))
 
 
 @contextmanager
@@ -443,7 +436,8 @@ def start(
     null = os.open(os.devnull, os.O_RDONLY)
     for number, each in ((process.STDIN, null), (process.STDOUT, log), (process.STDERR, log)):
         os.dup2(each, number)
-    _close_all_but(0, 1, 2, lock, listener.fileno())  # somebody may wait for the end of a pipe
+    # Somebody may wait for the end of a pipe.
+    process.close_all_but(0, 1, 2, lock, listener.fileno())
 
     def serve() -> Callable[[], None] | None:
         environment = dict(os.environ)  # importing() changes it
