@@ -1,5 +1,6 @@
 """The page over all runs and sweeps: what it answers, whom, and what a browser shows."""
 
+import base64
 import http.client
 import json
 import os
@@ -23,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
+from kindling.plots.style import INK
 from kindling.records.folder import Run
 from kindling.records.labels import read_labels, write_labels
 from kindling.records.listing import read_entry, values_of
@@ -233,16 +235,26 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     run.log_file.write_text("x" * 100_000 + "the end\n")
     pictures = run.folder / "report"
     pictures.mkdir()
-    png = b"\x89PNG\r\n\x1a\n" + b"1234"
-    (pictures / "runs-curves.png").write_bytes(png)
-    (pictures / "not.png").write_text("<script>")
-    (pictures / "large.png").write_bytes(png + bytes(serving.PICTURE_LIMIT))
+    svg = f'<?xml version="1.0"?>\n<svg width="9pt"><path style="fill: {INK}"/></svg>'
+    (pictures / "runs.svg").write_text(svg)
+    (pictures / "run-model1-mistakes.svg").write_text("<svg></svg>")
+    (pictures / "not.svg").write_text("<script>")
+    (pictures / "bytes.svg").write_bytes(b"<svg>\xff</svg>")
+    (pictures / "large.svg").write_text(svg + " " * serving.PICTURE_LIMIT)
     found = get(server, "/run", ("folder", FIRST))
     assert found["log"].endswith("xxthe end\n")
     assert (len(found["log"]), found["omitted"]) == (65_536, 100_008 - 65_536)
-    assert found["pictures"] == [
-        {"name": "runs-curves", "src": "data:image/png;base64,iVBORw0KGgoxMjM0"}
-    ]
+    shown = {}
+    for picture in found["pictures"]:
+        kind, _, packed = picture["src"].partition(",")
+        assert kind == "data:image/svg+xml;base64"
+        shown[picture["name"]] = base64.b64decode(packed).decode()
+    start, dark, rest = re.split("<style>|</style>", shown["runs"])
+    assert start == '<?xml version="1.0"?>\n<svg class="" width="9pt">'
+    assert "prefers-color-scheme: dark" in dark
+    assert rest == '<path style="fill: var(--ink)"/></svg>'
+    assert shown["run-model1-mistakes"].startswith('<svg class="model">')
+    assert len(shown) == 2
     facts = dict(found["facts"])
     assert facts["test/acc"] == f"{run.result['test/acc']:.2%}"
     assert facts["epochs"] == "2"
@@ -514,11 +526,11 @@ def test_logs_and_pictures_behind_links_are_not_shown(server: Server, tmp_path: 
     run.log_file.symlink_to(secret)
     elsewhere = tmp_path / "pictures"
     elsewhere.mkdir()
-    (elsewhere / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (elsewhere / "x.svg").write_text("<svg></svg>")
     (run.folder / "report").symlink_to(elsewhere)
     (Path(SECOND) / "report").mkdir()
-    (Path(SECOND) / "report" / "x.png").symlink_to(elsewhere / "x.png")
-    os.mkfifo(Path(SECOND) / "report" / "y.png")  # a program that reads it would wait for ever
+    (Path(SECOND) / "report" / "x.svg").symlink_to(elsewhere / "x.svg")
+    os.mkfifo(Path(SECOND) / "report" / "y.svg")  # a program that reads it would wait for ever
     for folder in (FIRST, SECOND):
         found = get(server, "/run", ("folder", folder))
         assert found["pictures"] == []

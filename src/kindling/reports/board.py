@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -51,6 +52,7 @@ from kindling.reports.collect import (
     collect,
     seeds_last,
 )
+from kindling.reports.drawing import themed
 from kindling.reports.page import page_content, render
 from kindling.reports.pictures import CURVES
 from kindling.system.errors import InputError, first_line, parsing
@@ -376,17 +378,21 @@ def _tail(file: Path) -> tuple[str, int]:
 
 
 def _pictures(folder: Path) -> list[dict[str, str]]:
-    """The PNG pictures that reports have left in a folder, as addresses with the content."""
-    found = []
+    """The SVG pictures that reports have left in a folder, as addresses with the content, in the
+    colours of the reader's theme. A browser runs no script of such a picture."""
+    found, colours = [], files("kindling.reports").joinpath("colours.css").read_text("utf-8")
     places = [place for place in (folder / "report", folder / "confirm") if not place.is_symlink()]
-    for file in sorted(file for place in places for file in place.glob("*.png"))[:MOST_PICTURES]:
-        with suppress(OSError, InputError):
+    for file in sorted(file for place in places for file in place.glob("*.svg"))[:MOST_PICTURES]:
+        with suppress(OSError, InputError, UnicodeDecodeError):
             if not file.is_symlink():
                 with open_regular(file) as opened:
                     content = opened.read(PICTURE_LIMIT + 1)
-                if content.startswith(b"\x89PNG\r\n\x1a\n") and len(content) <= PICTURE_LIMIT:
-                    packed = base64.b64encode(content).decode()
-                    found.append({"name": file.stem, "src": f"data:image/png;base64,{packed}"})
+                kind = "model" if "-model" in file.stem else ""
+                start = rf'<svg class="{kind}"\1><style>{colours}</style>'
+                text, count = re.subn("<svg([^>]*)>", start, themed(content.decode()), count=1)
+                if count and len(content) <= PICTURE_LIMIT:
+                    packed = base64.b64encode(text.encode()).decode()
+                    found.append({"name": file.stem, "src": f"data:image/svg+xml;base64,{packed}"})
     return found
 
 

@@ -50,13 +50,18 @@ def draw(picture: PagePicture) -> Drawn:
     return Drawn(png.getvalue(), svg.getvalue())
 
 
+def themed(svg: str) -> str:
+    """In the colours of colours.css."""
+    return svg.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
+
+
 def save(picture: PagePicture, folder: Path, drawn: Drawn) -> dict[str, Any]:
     """Writes NAME.png and NAME.svg. Returns what a page shows: the SVG, with unique identifiers and
     the colours of the page's theme, its name, its caption and its chart."""
     name, svg = picture.name, drawn.svg
     write_durably(folder / f"{name}.png", drawn.png)
     write_durably(folder / f"{name}.svg", svg)
-    svg = svg.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
+    svg = themed(svg)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg[svg.index("<svg") :])
     size = r'<svg([^>]*?) width="([\d.]+)pt" height="[^"]*"'  # the style sheet needs the width
     svg = re.sub(size, r'<svg\1 style="--points: \2"', svg, count=1)
