@@ -5,6 +5,7 @@
 # make hydra   runs the tests of configurations and of commands with the next Hydra
 # make slow    runs the tests that take a second or more
 # make clusters runs the tests that start clusters of Slurm and of Ray on this machine
+# make fuzz    looks for bytes of files and commands that are not refused in a line: make fuzz ARGS="table 600"
 # make torture kills runs, mutates files and draws configurations, for two hours
 PYTHON ?= python3
 VENV := .venv
@@ -23,7 +24,7 @@ OF_HYDRA := tests/config/test_compose.py tests/config/test_own_files.py tests/co
 
 OF_CLUSTERS := tests/sweeps/executors/test_slurm.py tests/sweeps/executors/test_ray.py
 
-.PHONY: setup train test quick hydra slow clusters torture gpu-check lint bench pictures constraints
+.PHONY: setup train test quick hydra slow clusters torture fuzz gpu-check lint bench pictures constraints
 .DEFAULT_GOAL := setup
 
 setup: $(READY) $(ENGINE)
@@ -79,6 +80,10 @@ torture: setup
 		tests/benchmarks/test_crashes.py tests/benchmarks/test_gpu_check.py tests/promises/test_hostile_files.py \
 		tests/promises/test_power_cuts.py tests/promises/test_properties.py tests/promises/test_races.py \
 		$(ARGS)
+
+fuzz: setup
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	$(VENV)/bin/python -m tests.fuzz $(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json and gpu_check.log into OUT.
 # PACKAGES=python3 uses the packages of that interpreter and installs nothing.

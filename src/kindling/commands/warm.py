@@ -24,10 +24,11 @@ from kindling.system.units import duration
 LIBRARIES = (
     "kindling.inference.baselines", "kindling.inference.committees.making",
     "kindling.inference.evaluation", "kindling.inference.importance", "kindling.inference.model",
-    "kindling.records.listing", "kindling.reports.model_pictures", "kindling.reports.page",
-    "kindling.sweeps.packs.loop", "kindling.sweeps.run_command", "kindling.sweeps.trials",
-    "kindling.training.fit", "matplotlib.backends.backend_svg", "scipy.optimize", "scipy.stats",
-    "sklearn.ensemble", "sklearn.linear_model",
+    "kindling.records.listing", "kindling.reports.figures", "kindling.reports.model_pictures",
+    "kindling.reports.page", "kindling.sweeps.packs.loop", "kindling.sweeps.run_command",
+    "kindling.sweeps.trials", "kindling.training.fit", "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg", "scipy.optimize", "scipy.stats", "sklearn.ensemble",
+    "sklearn.linear_model",
 )  # fmt: skip
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

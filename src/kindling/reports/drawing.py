@@ -26,6 +26,7 @@ from markupsafe import Markup, escape
 
 from kindling.plots.style import INK, LINE, STYLE
 from kindling.reports.pictures import FIGURES, PagePicture
+from kindling.system import warm
 from kindling.system.files import write_durably
 from kindling.system.resources import cpu_count
 
@@ -83,10 +84,11 @@ def drawing_apart() -> Iterator[Begin]:
     """Yields a function that has pictures drawn by other processes, one after the other by each.
     Wait for the pictures in the order in which they were begun.
 
-    Where processes cannot be forked safely, on one core, and if torch is there already, this
-    process draws. It also draws what a killed process has not drawn."""
-    count = min(MOST, cpu_count())
-    if sys.platform != "linux" or count == 1 or "torch" in sys.modules:
+    Where processes cannot be forked safely, on one core, and if torch is there already, except in a
+    command of the warm process, this process draws. It also draws what a killed process has not
+    drawn."""
+    count, loaded = min(MOST, cpu_count()), "torch" in sys.modules and not warm.taken
+    if sys.platform != "linux" or count == 1 or loaded:
         yield begin_here
         return
     with _processes(count) as pipes:
