@@ -122,3 +122,24 @@ def test_runs_that_cannot_be_bundled(bundle: Path, original: Run, tmp_path: Path
     run.write_result(run.result | {"status": "interrupted"})
     with pytest.raises(InputError, match="is interrupted, only a finished run"):
         write_bundle([run.folder], tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("checkpoints/best.ckpt", "is damaged .* \\(its checksum is wrong\\)$"),
+        ("checkpoints/last.ckpt", "is damaged .* \\(its checksum is wrong\\); remove it"),
+        (".hydra/config.yaml", "is not the configuration of .*result.json; .* resume="),
+    ],
+)
+def test_a_flipped_bit_goes_into_no_bundle(
+    name: str, told: str, original: Run, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(original.folder, tmp_path / "run"))
+    content = bytearray((folder / name).read_bytes())
+    # Another seed, which is a setting as good; or another number among the weights.
+    content[content.index(b"seed: ") + 6 if name.endswith(".yaml") else len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"^{folder / name}: {told}"):
+        write_bundle([folder], tmp_path / "run.zip")
+    assert not (tmp_path / "run.zip").exists()

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from kindling.config import schema
 from kindling.config.compose import compose
 from kindling.data.paths import has_data
+from kindling.records import checkpoint
 from kindling.records.bundle import open_bundle, write_bundle
 from kindling.records.config_files import create_run_folder
 from kindling.records.folder import SEARCH, Run
@@ -148,6 +149,8 @@ def test_a_search_over_paths() -> None:
 def test_a_repeated_bundle_has_its_own_file(tmp_path: Path) -> None:
     run = ended(Path("runs/a"), 0.5, *overrides("logger.mlflow_file")[3:])
     run.write_history([{**dict.fromkeys(HISTORY), "epoch": 0, "step": 0}])
+    for path in (run.best_checkpoint, run.last_checkpoint):
+        checkpoint.write({}, path)
     write_bundle([run.folder], Path("a.zip"))
     bundle = open_bundle(Path("a.zip"), tmp_path / "opened")
     assert bundle.config.logger.mlflow

@@ -166,7 +166,7 @@ def old(folder: Path) -> Path:
     return folder
 
 
-def test_useless_runs() -> None:
+def test_useless_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Failed, or without anything to go on with. Not what somebody may still use or repair."""
     failed = ended(Path("runs/failed"), None, status="failed")
     failed.remove_checkpoints(but_best=False)
@@ -175,6 +175,9 @@ def test_useless_runs() -> None:
         old(ended(Path(f"runs/{status}"), 0.5, status=status).folder)
     damaged = ended(Path("runs/damaged"), 0.5)
     damaged.result_file.write_text("{")
+    unreadable = ended(Path("runs/unreadable"), None, status="failed")
+    unreadable.remove_checkpoints(but_best=False)
+    unreadable.result_file.write_text("{")
     killed, starting, empty = (ended(Path(f"runs/{n}"), None) for n in ("killed", "start", "empty"))
     for run in (killed, starting, empty):
         run.result_file.unlink()
@@ -183,6 +186,8 @@ def test_useless_runs() -> None:
     old(empty.folder)
     old(killed.folder)
     assert useless() == {failed.folder: "failed", empty.folder: "empty"}
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.startswith(f"not removed: {unreadable.result_file}: is not the result of a run (")
 
 
 def test_useless_sweeps() -> None:

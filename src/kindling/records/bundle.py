@@ -18,7 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from kindling.config.faults import check
 from kindling.config.registry import is_lightning
 from kindling.config.schema import UNTRAINED, Config
-from kindling.records.folder import HISTORY_LIMIT, RESULT_LIMIT, Run, parse_result
+from kindling.records.checksum import require_checksum
+from kindling.records.folder import (
+    HISTORY_LIMIT,
+    RESULT_LIMIT,
+    Run,
+    parse_result,
+    resume_command,
+)
 from kindling.records.outcome import read_outcome
 from kindling.system.errors import InputError, parsing
 from kindling.system.files import MIB, require_contained, why_not_writable, write_durably
@@ -57,7 +64,8 @@ class Manifest(BaseModel):
 
 def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) -> None:
     """Writes a finished run into a zip file. Raises InputError unless `paths` is one folder of a
-    finished run, and when the file exists."""
+    finished run, for damaged checkpoints and another configuration than that of the result, and
+    when the file exists."""
     if len(paths) != 1:
         raise InputError(f"--bundle takes one run, not {len(paths)}; type one PATH")
     run = Run(paths[0])
@@ -79,9 +87,19 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
             f"{run.folder}: model={run.config.model.name} is a LightningModule, which no bundle "
             "repeats; hand on the extension with the run folder"
         )
+    if not run.ended:  # changed by hand, or for more epochs, or by a disk
+        raise InputError(
+            f"{run.config_file}: is not the configuration of {run.result_file}; to train on by it, "
+            f"type {resume_command(run.resume_folder)}"
+        )
     for fault in why_not_writable("--bundle", target, f"{run.folder.name}.zip", force=force):
         raise InputError(fault)
     contents = {name: file.read_bytes() for name, file in files.items()}
+    for name, data in contents.items():
+        advice = "; remove it, a bundle needs none" if name in OPTIONAL else ""
+        with parsing(f"{files[name]}: is damaged or not a checkpoint of this project", advice):
+            if name.endswith(".ckpt"):
+                require_checksum(data)
     sums = {name: _checksum(data) for name, data in contents.items()}
     manifest = Manifest(format=FORMAT, sha256=sums, packages=packages())
     contents[MANIFEST] = f"{manifest.model_dump_json(indent=2)}\n".encode()

@@ -9,7 +9,6 @@ import io
 import logging
 import os
 import pickletools
-import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from kindling.records.checksum import COMMENT, require_checksum
 from kindling.system.errors import InputError, parsing
 from kindling.system.files import make_folder, read_bounded, sync, temporary_path, write_into_folder
 
@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 FORMAT = 3  # the version of content["kindling"]: the configuration, and facts about the data
 LIMIT = 16 * 2**30  # bytes
 DEPTH = 32  # the deepest nesting of values; a checkpoint has eight levels, or more by callbacks
-# Before the 64 digits of the checksum: the length of the comment, and its first word.
-_COMMENT = struct.pack("<H", 71) + b"sha256="
 # The functions and classes that rebuild tensors; torch's weights-only loader allows more.
 _GLOBALS = {
     "collections OrderedDict",
@@ -57,7 +55,7 @@ def pack(content: dict[str, Any]) -> memoryview:
     torch.save(content, archive)
     digest = hashlib.sha256(archive.getbuffer()).hexdigest().encode()
     archive.seek(-2, io.SEEK_END)
-    archive.write(_COMMENT + digest)
+    archive.write(COMMENT + digest)
     return archive.getbuffer()  # a copy of the bytes of a large stack would take much memory
 
 
@@ -89,13 +87,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _verify(data: bytes) -> None:
     """Raises ValueError unless the checksum is right and `pack` could have written the content."""
-    end = len(data) - len(_COMMENT) - 64  # of the archive without its comment
-    if data[end : end + len(_COMMENT)] != _COMMENT:
-        raise ValueError("it has no checksum")
-    digest = hashlib.sha256(memoryview(data)[:end])
-    digest.update(b"\0\0")  # `pack` hashed the archive when the length of its comment was still 0
-    if data[end + len(_COMMENT) :] != digest.hexdigest().encode():
-        raise ValueError("its checksum is wrong")
+    require_checksum(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):

@@ -17,7 +17,7 @@ from kindling.config.written import counted, printable
 from kindling.records.folder import has_checkpoint, runs_of
 from kindling.records.groups import NAME, read_progress
 from kindling.records.lookup import BASES, TRAINED, began, kind_of, units, walk
-from kindling.system.errors import InputError
+from kindling.system.errors import InputError, first_line
 from kindling.system.files import DISCARDED, discarded_name, is_discarded, read_bounded, sync
 from kindling.system.units import size
 
@@ -141,7 +141,8 @@ def leftovers() -> list[Path]:
 
 def useless() -> dict[Path, str]:
     """The runs and sweeps in BASES without any weights to use or to go on from, and why: all
-    failed, or nothing was trained. Not those that a process trains."""
+    failed, or nothing was trained. Not those that a process trains. Prints why a folder without
+    weights cannot be judged."""
     found = ((folder, _why_useless(folder)) for folder in units())
     return {folder: why for folder, why in found if why and why_in_use(folder) is None}
 
@@ -149,8 +150,10 @@ def useless() -> dict[Path, str]:
 def _why_useless(folder: Path) -> str | None:
     try:
         statuses = {run.result.get("status", "none") for run in runs_of(folder)}
-    except InputError:
-        return None  # damaged, and perhaps worth a repair
+    except InputError as error:  # damaged, and perhaps worth a repair
+        if not has_checkpoint(folder):
+            print(f"not removed: {first_line(error)}")
+        return None
     if has_checkpoint(folder):
         return None
     if statuses == {"failed"}:
