@@ -384,6 +384,17 @@ def test_a_group_that_is_always_killed_fails(
     assert Run(tmp_path / "0").result["status"] == "finished"
 
 
+def test_an_actor_that_was_killed_before_its_first_note_goes_on(
+    group: GroupActor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While it imported torch, or with the machine whose disk had the note."""
+    restarted(monkeypatch, 1)
+    with pytest.raises(Ended, match="0"):
+        group.train()
+    assert Run(tmp_path / "0").result["status"] == "finished"
+    assert (tmp_path / "log.starts").read_text() == "0\n"
+
+
 def test_a_large_parcel_is_sent_in_parts() -> None:
     data = os.urandom(150_000)
     parts = ray_actors.chunks(data)

@@ -104,7 +104,7 @@ class GroupActor:
 
             parcel = pickle.loads(zlib.decompress(b"".join(self.packed)))
         starts, epoch = self.log.with_suffix(".starts"), parcel.epoch
-        if not restarts():
+        if not restarts() or not starts.exists():  # the first process may die before it writes
             write_durably(starts, "")
         earlier = read_bounded(starts, MIB).decode(errors="replace").splitlines()
         append_text(starts, f"{epoch}\n")
