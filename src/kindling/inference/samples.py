@@ -223,8 +223,10 @@ def _opened(trained: Trained, data: str | None, own: Path | None) -> Source:
 def require_same_content(trained: Trained, source: Source) -> None:
     """Raises InputError if the user's own files have changed since the training."""
     if source.digest != trained.digest:
+        path = getattr(trained.config.data, "path", None)
+        data = "its data" if path is None else f"data.path={path}"
         raise InputError(
-            f"{trained.checkpoint}: the content of its data has changed since it was trained; "
+            f"{trained.checkpoint}: the content of {data} has changed since it was trained; "
             "train a new model, or restore the former content"
         )
 
