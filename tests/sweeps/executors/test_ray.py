@@ -1,13 +1,11 @@
 """Sweeps on a Ray cluster of two nodes, killed in every way, have the bits of this machine."""
 
 import os
-import pickle
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ import pytest
 from kindling.config.compose import compose
 from kindling.config.faults import find_launcher_faults
 from kindling.records.folder import Run
-from kindling.sweeps.tasks import GroupTask, Parcel
+from kindling.sweeps.tasks import Parcel
 from kindling.system.errors import InputError, Interrupted
 from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
@@ -30,6 +28,7 @@ from kindling.sweeps.executors import ray_actors, ray_driver
 from kindling.sweeps.executors.ray import Ray
 from kindling.sweeps.executors.ray_actors import ActorStatus, GroupActor, Order
 from kindling.sweeps.executors.ray_driver import Driver, prefix_of
+from tests.helpers.ray_here import actor_of
 
 SCRIPT = ROOT / "tests" / "clusters" / "ray.sh"
 RAY = ("hydra.launcher.executor=ray", "checkpoint.every_n_epochs=1")
@@ -320,13 +319,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupActor:
     monkeypatch.setattr("os._exit", ends)
     monkeypatch.setattr(ray_actors, "leave", ends)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    config, folder = compose(*SMALL), tmp_path / "0"
-    folder.mkdir()
-    task = GroupTask(tmp_path, (0,), (config,), (folder,), tmp_path / ".stacks" / "state")
-    group = GroupActor.__new__(GroupActor)
-    group.log, group.cpus = tmp_path / "log", 3
-    group.packed = tuple(ray_actors.chunks(zlib.compress(pickle.dumps(Parcel.of(task)))))
-    return group
+    return actor_of(tmp_path)
 
 
 def restarted(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -393,6 +386,19 @@ def test_an_actor_that_was_killed_before_its_first_note_goes_on(
         group.train()
     assert Run(tmp_path / "0").result["status"] == "finished"
     assert (tmp_path / "log.starts").read_text() == "0\n"
+
+
+def test_a_damaged_history_is_left_to_the_training(
+    group: GroupActor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a checkpoint it is written anew; each start would fail while it counts the epochs."""
+    restarted(monkeypatch, 1)
+    run = Run(tmp_path / "0")
+    run.history_file.write_text("epoch\0\n")
+    with pytest.raises(Ended, match="0"):
+        group.train()
+    assert run.result["status"] == "finished"
+    assert run.history[-1]["epoch"] == run.result["epochs"]
 
 
 def test_a_large_parcel_is_sent_in_parts() -> None:

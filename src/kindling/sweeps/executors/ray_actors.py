@@ -103,7 +103,12 @@ class GroupActor:
             from kindling.training.result import mark_failed
 
             parcel = pickle.loads(zlib.decompress(b"".join(self.packed)))
-        starts, epoch = self.log.with_suffix(".starts"), parcel.epoch
+        try:
+            epoch = parcel.epoch
+        except InputError:  # a damaged file, which training mends or tells; no restart does
+            parcel.train()
+            return
+        starts = self.log.with_suffix(".starts")
         if not restarts() or not starts.exists():  # the first process may die before it writes
             write_durably(starts, "")
         earlier = read_bounded(starts, MIB).decode(errors="replace").splitlines()
