@@ -190,7 +190,8 @@ def test_a_strange_record_of_jobs_is_named(content: bytes, tmp_path: Path) -> No
     file = tmp_path / "jobs" / "jobs.json"
     file.parent.mkdir()
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"jobs\.json: cannot be read"):
+    told = r"jobs\.json: cannot be read \(.*\); remove it: new jobs are submitted"
+    with pytest.raises(InputError, match=told):
         SubmittedJobs(file)
 
 

@@ -177,7 +177,8 @@ class SubmittedJobs:
         self.file = file
         self._by_task: dict[str, str] = {}
         if file.exists():
-            with parsing(f"{file}: cannot be read"):
+            remedy = "; remove it: new jobs are submitted, and wait for those that train already"
+            with parsing(f"{file}: cannot be read", remedy):
                 content = read_bounded(file, 4 * MIB)
                 self._by_task = _IDENTIFIERS.validate_json(content, strict=True)
 
