@@ -6,13 +6,18 @@ states, `make torture` more: POWER_CUTS=N tries N of each operation, POWER_CUTS=
 """
 
 import errno
+import itertools
 import json
 import os
 import random
 import shutil
+import socket
 import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,9 +30,12 @@ from kindling.records import checkpoint
 from kindling.records.folder import Run
 from kindling.records.sweep_folder import Sweep
 from kindling.system.files import DISCARDED
+from kindling.system.warm import asked, connected, socket_file
+from kindling.system.warm_server import is_starting
 from tests.helpers.power.cuts import (
     Call,
     Cut,
+    Tree,
     after,
     build,
     calls_of,
@@ -36,6 +44,7 @@ from tests.helpers.power.cuts import (
     ends,
     log_of,
 )
+from tests.helpers.sweeps import until
 from tests.helpers.warm import Warm
 
 TINY = (
@@ -90,8 +99,8 @@ def whole(folder: str) -> Callable[[Path], Any]:
     return outcome
 
 
-def texts_of(path: str) -> Callable[[Path], Any]:
-    return lambda root: (root / path).read_text()
+def bytes_of(path: str) -> Callable[[Path], Any]:
+    return lambda root: (root / path).read_bytes()
 
 
 def confirmed(root: Path) -> Any:
@@ -173,10 +182,10 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "a bundle": Operation(
         ("src.report", RUN, "--bundle", "run.zip"),
-        lambda root: (root / "run.zip").stat().st_size // 4096, [TRAIN], says="exists already",
+        bytes_of("run.zip"), [TRAIN], says="exists already",
     ),
     "a label": Operation(
-        ("src.runs", "label", RUN, "--name", "best"), texts_of(f"{RUN}/labels.json"), [TRAIN]
+        ("src.runs", "label", RUN, "--name", "best"), bytes_of(f"{RUN}/labels.json"), [TRAIN]
     ),
     "a removal": Operation(
         ("src.runs", "rm", RUN, "--yes"), others,
@@ -191,7 +200,7 @@ OPERATIONS: dict[str, Operation] = {
         [TRAIN],
     ),
     "predictions": Operation(
-        ("src.predict", RUN, "samples.npz", "--csv", "out.csv"), texts_of("out.csv"),
+        ("src.predict", RUN, "samples.npz", "--csv", "out.csv"), bytes_of("out.csv"),
         [TRAIN, SAMPLES], says="exists already",
     ),
     "a project": Operation(
@@ -213,6 +222,28 @@ OPERATIONS: dict[str, Operation] = {
 }  # fmt: skip
 
 
+OTHER_OUTCOME = "another outcome"
+
+# Each try takes seconds, because the processes of groups import torch.
+ON_CLUSTERS = {
+    "a sweep on Slurm": Operation(
+        ("-c", "from tests.helpers.slurm_here import train; train()", *FUSED[1:],
+         "hydra.launcher.executor=slurm", "hydra.launcher.max_trials=1", "resume=auto"),
+        runs_of(SWEEP),
+    ),
+    "a group on Ray": Operation(
+        ("-c", "from tests.helpers.ray_here import train; train()"),
+        lambda root: fingerprint(Run(root / "0")),
+    ),
+}  # fmt: skip
+
+
+def found_or_skipped(name: str) -> Operation:
+    if name in ON_CLUSTERS:
+        pytest.importorskip("ray" if name.endswith("Ray") else "submitit")
+    return (OPERATIONS | ON_CLUSTERS)[name]
+
+
 @dataclass
 class Recorded:
     """An operation that was recorded in `root`, and what came of it."""
@@ -222,6 +253,7 @@ class Recorded:
     start: Path
     calls: Sequence[Call]
     expected: Any
+    said: str = ""  # by the last command
 
     def fault(self, warm: Warm) -> str:
         """What is wrong after the same command in the root as it is now; "" if nothing is."""
@@ -230,8 +262,9 @@ class Recorded:
         told = bool(operation.says and operation.says in done.stderr)
         if told and operation.then:
             done, told = warm(self.root, *operation.then), False
+        self.said = done.stdout + done.stderr
         if done.returncode and not told:
-            return f"status {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
+            return f"status {done.returncode}: {self.said[-2000:]}"
         if fault := self.wrong():
             return fault
         cleaned = warm(self.root, "src.runs", "clean", "--yes")
@@ -246,7 +279,7 @@ class Recorded:
         """How the root differs from what the operation left there; "" if it does not."""
         try:
             if self.operation.outcome(self.root) != self.expected:
-                return "another outcome"
+                return OTHER_OUTCOME
         except Exception as error:  # libraries raise any for a damaged file
             return f"no outcome: {error}"
         return ""
@@ -316,6 +349,45 @@ def test_some_states_after_a_power_cut(name: str, warm: Warm, tmp_path: Path) ->
     assert [*faults(done, chosen(cuts(done.calls, done.start), 3), warm)] == []
 
 
+# Starts a warm process that imports nothing.
+KEPT_WARM: Command = (
+    "-c", "from kindling.system.warm_server import start;"
+    "serve = start(300, (), lambda: iter(())); serve and serve()",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a warm process needs Linux")
+def test_a_warm_process_starts_beside_what_a_power_cut_has_left(
+    warm: Warm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of its files is synced, and none is read: the socket and the lock tell of a process by
+    the kernel alone."""
+    with tempfile.TemporaryDirectory(prefix="w") as place:  # a socket's path has 107 bytes
+        root = Path(place) / "root"
+        root.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(root))
+
+        def start_and_stop(run: Callable[[], "subprocess.CompletedProcess[str]"]) -> None:
+            done = run()
+            assert done.returncode == 0, done.stderr
+            until(lambda: asked(b"s"))
+            assert (asked(b"q") or {})["commands"] == 0
+            until(lambda: not is_starting())
+
+        start_and_stop(lambda: run_recorded(warm, root, KEPT_WARM))
+        found = cuts(calls_of(root))
+        assert {"", ".lock", ".log"} == {Path(path).suffix for cut in found for path in cut.tree}
+        for cut, with_socket in itertools.product(found, (False, True)):
+            build(cut.tree, root)
+            if cut.tree:
+                socket_file().parent.chmod(0o700)
+            if cut.tree and with_socket:
+                with closing(socket.socket(socket.AF_UNIX)) as listener:
+                    listener.bind(str(socket_file()))
+            assert connected() is None
+            start_and_stop(lambda: warm(root, *KEPT_WARM))
+
+
 def lost(done: Recorded, calls: Sequence[Call]) -> list[str]:
     """What is wrong after a cut when these calls were made and the command has ended: what it has
     reported must be there."""
@@ -328,11 +400,11 @@ def lost(done: Recorded, calls: Sequence[Call]) -> list[str]:
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [*OPERATIONS, *ON_CLUSTERS])
 def test_after_a_power_cut_the_same_command_ends_as_undisturbed(
     name: str, warm: Warm, tmp_path: Path
 ) -> None:
-    done = record(OPERATIONS[name], warm, tmp_path)
+    done = record(found_or_skipped(name), warm, tmp_path)
     found = cuts(done.calls, done.start, any_order=1)
     tried = chosen(found, 40)
     told = [*lost(done, done.calls), *faults(done, tried, warm)]
@@ -490,6 +562,16 @@ def test_a_call_that_fails_is_told_and_nothing_is_lost(
 # --- bits that flip -------------------------------------------------------------------------------
 
 
+def flip(state: Tree, path: str, root: Path, draw: random.Random) -> int:
+    """Makes `root` this state with another bit in the file; returns the place of its byte."""
+    build(state, root)
+    content = bytearray((root / path).read_bytes())
+    place = draw.randrange(len(content))
+    content[place] ^= 1 << draw.randrange(8)
+    (root / path).write_bytes(content)
+    return place
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize(
     "name",
@@ -497,11 +579,12 @@ def test_a_call_that_fails_is_told_and_nothing_is_lost(
         "a run", "a run that keeps the best", "a fused sweep", "a sweep",
         "a sweep that keeps the best trial", "a sweep with halving",
         "a sweep of groups side by side", "a search", "a confirmation", "a pack",
+        "a sweep on Slurm",
     ],
 )  # fmt: skip
 def test_a_flipped_bit_is_told_or_changes_nothing(name: str, warm: Warm, tmp_path: Path) -> None:
     """In a file of an operation that was killed, one bit flips."""
-    done = record(OPERATIONS[name], warm, tmp_path)
+    done = record(found_or_skipped(name), warm, tmp_path)
     states = [cut for cut in cuts(done.calls, done.start) if cut.rule == "killed"]
     draw, told, tried = random.Random(0), [], 0
     for cut in chosen(states, 10):
@@ -509,20 +592,62 @@ def test_a_flipped_bit_is_told_or_changes_nothing(name: str, warm: Warm, tmp_pat
         known = (path for path, content in cut.tree.items() if content)
         files = sorted(path for path in known if DISCARDED not in path)
         for path in draw.sample(files, min(4, len(files))):
-            build(cut.tree, done.root)
-            content = bytearray((done.root / path).read_bytes())
-            place = draw.randrange(len(content))
-            content[place] ^= 1 << draw.randrange(8)
-            (done.root / path).write_bytes(content)
+            place = flip(cut.tree, path, done.root, draw)
             fault, tried = done.fault(warm), tried + 1
             finished = f"{Path(path).parent}/result.json" in cut.tree
             records = Path(path).name in ("history.csv", "result.json")
-            if fault == "another outcome" and finished and records:
+            if fault == OTHER_OUTCOME and finished and records:
                 continue  # nothing repeats the numbers of a finished run
             folder = Path(path).parent  # of the run, whose settings are told to be others
             folder = folder.parent if folder.name == ".hydra" else folder
             named = path in fault or str(folder) in fault
             if fault and ("Traceback" in fault or not named):
                 told.append(f"{path}, byte {place}, after call {cut.calls}: {fault}")
+    print(json.dumps({"operation": name, "tried": tried, "faults": told}))
+    assert told == []
+
+
+UNREPEATED = ("history.csv", "result.json", "overrides.yaml")  # what these say
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a label",
+        *(
+            pytest.param(name, marks=pytest.mark.torture)
+            for name in (
+                "a committee", "a reproduction", "an export", "a bundle", "a report",
+                "predictions", "a removal", "a removal of a sweep", "a cleaning",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_flipped_bit_before_a_command_and_after_it(name: str, warm: Warm, tmp_path: Path) -> None:
+    """Before it in each file that is there, after it in each that it made; then it is typed again.
+    What it did not write without the bit, it does not write with it."""
+    done = record(OPERATIONS[name], warm, tmp_path)
+    before, end = after([], done.start), after(done.calls, done.start)
+    kept = {path for path, content in end.items() if content and content == before.get(path)}
+    files = [(before, path) for path in before] + [(end, path) for path in end.keys() - kept]
+    files = sorted((each for each in files if each[0][each[1]]), key=lambda each: each[1])
+    draw, told, tried = random.Random(0), list[str](), 2 * len(files)
+    for state, path in files * 2:
+        place = flip(state, path, done.root, draw)
+        flipped = {**end, path: (done.root / path).read_bytes()}
+        fault = done.fault(warm)
+        content = {each: done.root / each for each in kept}
+        lost = [
+            each for each, file in content.items()
+            if not file.is_file() or file.read_bytes() != flipped[each]
+        ]  # fmt: skip
+        page = done.root / RUN / "report.html"  # says which models are not shown
+        named = path in fault + done.said or (page.is_file() and path in page.read_text())
+        if fault == OTHER_OUTCOME and path in end and not named:
+            seen = done.operation.outcome(done.root)
+            build(flipped, done.root)
+            named = seen == done.operation.outcome(done.root) or Path(path).name in UNREPEATED
+        if lost or (fault and ("Traceback" in fault or not named)):
+            told.append(f"{path}, byte {place}: {fault}; lost: {lost}")
     print(json.dumps({"operation": name, "tried": tried, "faults": told}))
     assert told == []

@@ -372,6 +372,10 @@ ssize_t read(int descriptor, void *data, size_t size) {
 }
 int close(int descriptor) {
     REAL(int, "close", int);
+    if (descriptor == log_descriptor) { /* a daemon closes all that it has */
+        errno = EBADF;
+        return -1;
+    }
     int writes = (fcntl(descriptor, F_GETFL) & O_ACCMODE) != O_RDONLY;
     int failed = writes && fails_read('x', descriptor, NULL), saved = errno;
     int status = real(descriptor); /* also when it fails, the descriptor is closed */
