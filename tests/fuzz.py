@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.helpers.mutations import signed, unsigned
+
 FOLDER = Path(".fuzz")
 BOUNDS = ("-timeout=20", "-rss_limit_mb=4096", "-max_len=20000")
 COUNTED = ["kindling.config", "kindling.data", "kindling.records", "kindling.system", "csv", "yaml"]
@@ -84,7 +86,7 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
         "labels": file("0/labels.json", lambda path: read_labels(path.parent)),
         "importance": file("importance.json", lambda path: read_importance(path.parent)),
         "search": file("search.yaml", lambda path: read_scales(path.parent)),
-        "checkpoint": file("last.ckpt", read),
+        "checkpoint": lambda content: file("last.ckpt", read)(signed(content)),
         "bundle": file("run.zip", lambda path: open_bundle(path, path.with_suffix(""), None)),
         "table": file("table.csv", data("csv", "data.target=class")),
         "arrays": file("arrays.npz", data("npz")),
@@ -115,7 +117,9 @@ def seeds(folder: Path) -> dict[str, bytes]:
         "bundle": folder / "run.zip",
         "arrays": folder / "arrays.npz",
     }
-    return {kind: file.read_bytes() for kind, file in files.items()} | {
+    found = {kind: file.read_bytes() for kind, file in files.items()}
+    return found | {
+        "checkpoint": unsigned(found["checkpoint"]),  # the bytes under the checksum are fuzzed
         "importance": b'{"optimizer.lr": [0.75, 0.5, 0.9]}',
         "search": b"[optimizer.lr=tag(log\\,interval(0.001\\,1)), search.trials=9]",
         "table": f"length,colour,class\n{rows}".encode(),

@@ -1,5 +1,6 @@
-"""Random damage to the bytes of a file."""
+"""Random damage to the bytes of a file, and the checksum of a checkpoint."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -49,3 +50,13 @@ def mutated(content: bytes, mutations: Mutation) -> bytes:
         else:
             data[at:at] = data[max(0, at - 50) : at] * patch[0]
     return bytes(data)
+
+
+def signed(body: bytes) -> bytes:
+    """A zip archive with a checksum like a checkpoint's."""
+    comment = b"sha256=" + hashlib.sha256(body).hexdigest().encode()
+    return body[:-2] + len(comment).to_bytes(2, "little") + comment
+
+
+def unsigned(data: bytes) -> bytes:
+    return data[:-73] + b"\0\0"

@@ -67,7 +67,15 @@ from kindling.training.result import logging_to
 from kindling.training.resume import check_state
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.faults import own_error
-from tests.helpers.mutations import MANY, MUTATIONS, Mutation, examples, mutated
+from tests.helpers.mutations import (
+    MANY,
+    MUTATIONS,
+    Mutation,
+    examples,
+    mutated,
+    signed,
+    unsigned,
+)
 from tests.helpers.screen import terminal
 from tests.helpers.tasks import HISTORY
 
@@ -123,16 +131,6 @@ def little_time(seconds: int = 120) -> Iterator[None]:
 def _bounded_memory() -> Iterator[None]:
     with little_memory(GIB):
         yield
-
-
-def signed(body: bytes) -> bytes:
-    """A zip archive with a checksum like a checkpoint's."""
-    comment = b"sha256=" + hashlib.sha256(body).hexdigest().encode()
-    return body[:-2] + len(comment).to_bytes(2, "little") + comment
-
-
-def unsigned(data: bytes) -> bytes:
-    return data[:-73] + b"\0\0"
 
 
 # --- mutated -----------------------------------------------------------------------------------
