@@ -121,14 +121,19 @@ def _encoded(content: bytes | memoryview | str) -> bytes | memoryview:
     return content.encode(errors="backslashreplace") if isinstance(content, str) else content
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder and its parents, unless they exist. The new ones survive a power cut."""
+def make_folder(folder: Path, within: Path | None = None) -> None:
+    """Makes a folder and its parents, unless they exist. The new ones survive a power cut. Neither
+    `within` nor a parent of it is made: raises InputError if another command has removed it."""
+    if folder == within:
+        if not folder.is_dir():
+            raise removed_meanwhile(folder)
+        return
     try:
         folder.mkdir()
     except FileNotFoundError:
         if folder == folder.parent:  # the current folder was removed
             raise
-        make_folder(folder.parent)
+        make_folder(folder.parent, within)
         folder.mkdir(exist_ok=True)
     except OSError:  # with a read-only parent, too, if the folder exists
         if not folder.is_dir():
@@ -137,26 +142,33 @@ def make_folder(folder: Path) -> None:
     sync(folder.parent)
 
 
+def removed_meanwhile(folder: Path) -> InputError:
+    return InputError(f"{folder}: another command has removed it meanwhile")
+
+
 @contextmanager
-def made_whole(folder: Path) -> Iterator[Path]:
+def made_whole(folder: Path, within: Path | None = None) -> Iterator[Path]:
     """Yields a new folder, which becomes `folder` after the body, durably: at every instant,
     `folder` is whole or absent. Removes it after an exception; if the process is killed,
-    `python -m src.runs clean` finds the rest. Raises InputError if `folder` exists by then."""
-    make_folder(folder.parent)
+    `python -m src.runs clean` finds the rest. Raises InputError if `folder` exists by then, and if
+    another command has removed the folder around it; `within` as for `make_folder`."""
+    make_folder(folder.parent, within)
     new = folder.with_name(f"{DISCARDED}0-{uuid.uuid4().hex[:8]}")
-    new.mkdir()
-    new = new.rename(discarded_name(new))
-    sync(folder.parent)  # so that no file in `new` outlives its name
     try:
-        with lock_or_fail(new / ".lock"):
+        new.mkdir()
+        new = new.rename(discarded_name(new))
+        sync(folder.parent)  # so that no file in `new` outlives its name
+        with lock_or_fail(new / ".lock", within=new):
             yield new
         if os.path.lexists(folder):
             raise InputError(f"{folder}: exists already; another process has made it meanwhile")
         new.rename(folder)
-    except BaseException:
+        sync(folder.parent)
+    except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
+        if isinstance(error, (OSError, InputError)) and not folder.parent.exists():
+            raise removed_meanwhile(folder.parent) from None
         raise
-    sync(folder.parent)
 
 
 def replace_quickly(path: Path, content: str) -> None:
@@ -504,9 +516,10 @@ def parse_yaml(content: bytes, path: Path) -> Any:
 
 
 @contextmanager
-def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
+def lock_or_fail(path: Path, patience: float = 0, within: Path | None = None) -> Iterator[int]:
     """Locks a file and yields its descriptor; removes the file at the end. The system releases the
-    lock when the last process with the descriptor ends, in whatever way.
+    lock when the last process with the descriptor ends, in whatever way. Makes the folder of the
+    file; `within` as for `make_folder`.
 
     Raises InputError when another process still holds the lock after `patience` seconds, and as
     `require_single_name`. When the process that took the lock has ended, its ranks may still hold
@@ -514,7 +527,7 @@ def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
     """
     began = time.monotonic()
     while True:
-        make_folder(path.parent)
+        make_folder(path.parent, within)
         try:
             descriptor = open_in_place(path, os.O_RDWR)
         except FileNotFoundError:  # another command has just removed the folder

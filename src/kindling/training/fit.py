@@ -25,7 +25,12 @@ from kindling.records.lookup import timestamped
 from kindling.system import machine
 from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, Interrupted, storage_faults
-from kindling.system.files import lock_or_fail, require_contained, write_together
+from kindling.system.files import (
+    lock_or_fail,
+    removed_meanwhile,
+    require_contained,
+    write_together,
+)
 from kindling.system.signals import Signals, handled
 from kindling.training import batch_size
 from kindling.training import result as results
@@ -203,7 +208,7 @@ def _locked(folder: Path, runs: Sequence[Run], patience: float) -> Iterator[int]
         for made in (folder, gone[0]):
             with suppress(OSError):
                 made.rmdir()
-        raise InputError(f"{gone[0]}: another command has removed it meanwhile")
+        raise removed_meanwhile(gone[0])
 
 
 def _batch_size(run: Run, config: Config) -> int:

@@ -31,6 +31,7 @@ from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.records.lookup import MODEL, find, units
 from kindling.records.removal import leftovers, remove_all
+from kindling.system import files
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Command, Train
@@ -329,6 +330,32 @@ def test_a_full_disk_leaves_no_folder(
     with pytest.raises(OSError, match="No space left"):
         make_committee(read_request([sweep], best=2, folder=tmp_path / "new" / "c"))
     assert not (tmp_path / "new" / "c").exists()
+
+
+@pytest.mark.parametrize("late", ["make_folder", "discarded_name", "lock_or_fail", "sync"])
+def test_a_sweep_that_is_removed_meanwhile(
+    late: str, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its models were read. The sweep does not come back with a committee alone."""
+    swept, real = tmp_path / "swept", getattr(files, late)
+    shutil.copytree(sweep, swept)
+    request = read_request([swept], best=2)
+
+    def after_removal(*given: Any, **named: Any) -> Any:
+        shutil.rmtree(swept, ignore_errors=True)
+        return real(*given, **named)
+
+    monkeypatch.setattr(files, late, after_removal)
+    with pytest.raises(InputError, match=f"^{swept}: another command has removed it meanwhile$"):
+        make_committee(request)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_committee_that_is_removed_before_it_is_told(sweep: Path, tmp_path: Path) -> None:
+    run = make_committee(read_request([sweep], best=2, folder=tmp_path / "c"))
+    shutil.rmtree(run.folder)
+    with pytest.raises(InputError, match="c: another command has removed it meanwhile"):
+        summary(run)
 
 
 @pytest.mark.slow

@@ -256,6 +256,25 @@ def test_one_process_at_a_time(trained_at_once: list[list[int]], tmp_path: Path)
     assert not trained_at_once
 
 
+def test_a_sweep_that_is_removed_meanwhile(
+    trained_at_once: list[list[int]], tmp_path: Path
+) -> None:
+    """Before the confirmation begins, or goes on. Another folder needs no sweep any more."""
+    sweep = small(tmp_path / "s")
+    new = check_command_line(sweep, 2, 2)
+    elsewhere = check_command_line(sweep, 2, 2, tmp_path / "other")
+    confirm(new)
+    again = check_command_line(sweep / "confirm")
+    shutil.rmtree(sweep)
+    for command, removed in ((new, sweep), (again, sweep / "confirm")):
+        told = f"^{removed}: another command has removed it meanwhile$"
+        with pytest.raises(InputError, match=told):
+            confirm(command)
+    assert not sweep.exists()
+    confirm(elsewhere)
+    assert trained_at_once == [[0, 1, 2, 3]] * 2
+
+
 @pytest.mark.slow
 def test_by_the_command_line(command: Command, sweep: Path) -> None:
     done = command("src.confirm", str(sweep), "--top", "2", "--seeds", "2")

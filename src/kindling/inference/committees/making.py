@@ -38,7 +38,7 @@ from kindling.records.outcome import (
 )
 from kindling.system import machine
 from kindling.system.errors import InputError
-from kindling.system.files import made_whole
+from kindling.system.files import made_whole, removed_meanwhile
 from kindling.system.resources import require_memory, versions
 from kindling.system.terminal import progress
 from kindling.tasks import classification
@@ -130,7 +130,8 @@ def make_committee(
         "commit": machine.commit(),
         **(more(committee, source) if more else {}),
     }
-    with made_whole(request.folder) as folder:
+    around = request.folder.parent  # if it is the sweep, it must still be there
+    with made_whole(request.folder, around if around in request.paths else None) as folder:
         run = Run(folder)
         create_run_folder(run, committee.config.to_primitives())
         arrays = None if committee.arrays is None else committee.arrays.model_dump()
@@ -305,6 +306,8 @@ def _badness_of_mean(task: Task, labels: Tensor, by: str, mean: Tensor) -> float
 def summary(run: Run) -> str:
     """A committee as a table for people."""
     result = run.result
+    if not result:
+        raise removed_meanwhile(run.folder)
     made, best = result["committee"], result["best"]
     folds = made.get("folds", 0)
     names = [printable(os.path.normpath(run.folder / each["folder"])) for each in made["members"]]

@@ -37,8 +37,11 @@ LARGEST_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class CheckedConfirmation:
+    """`within`: the sweep or the confirmation that must still be there when the training begins."""
+
     folder: Path
     record: Record
+    within: Path | None = None
 
 
 def check_command_line(
@@ -72,7 +75,8 @@ def check_command_line(
         _require_own(folder, record)
     require_contained(folder)
     _require_here(record, folder, folder.parent if is_confirmation(sweep) else sweep)
-    return CheckedConfirmation(folder, record)
+    within = sweep if sweep in (folder, *folder.parents) else None
+    return CheckedConfirmation(folder, record, within)
 
 
 def choose(sweep: Path, top: int, seeds: int | None) -> Record:

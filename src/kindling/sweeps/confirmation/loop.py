@@ -28,10 +28,12 @@ def confirm(command: CheckedConfirmation) -> Confirmation:
     """Trains what is left to train, and writes confirm.json and the page confirm.html.
 
     Trials that have ended are not changed; failed trials are trained again. Raises InputError while
-    another process confirms in the folder, and Interrupted after a signal.
+    another process confirms in the folder, or if another command has removed the sweep around it,
+    and Interrupted after a signal.
     """
     folder, record = command.folder, command.record
-    with storage_faults(folder), lock_or_fail(folder / ".confirm.lock"):
+    locked = lock_or_fail(folder / ".confirm.lock", within=command.within)
+    with storage_faults(folder), locked:
         if not is_confirmation(folder):
             write_record(folder, record)
         todo = [trial for of_setting in trials(folder, record) for trial in of_setting]
