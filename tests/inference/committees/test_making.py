@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from kindling.config.compose import compose
 from kindling.inference.committees.making import greedy_selection, make_committee, summary
-from kindling.inference.committees.members import read_request
+from kindling.inference.committees.members import differing_keys, read_request
 from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import export, open_safetensors
 from kindling.inference.export.formats import FORMATS, FormatName, open_onnx, plan
@@ -349,6 +350,24 @@ def test_a_sweep_that_is_removed_meanwhile(
     with pytest.raises(InputError, match=f"^{swept}: another command has removed it meanwhile$"):
         make_committee(request)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_members_that_are_removed_once_they_were_read(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A committee elsewhere holds their weights, and needs them no more."""
+    swept = tmp_path / "swept"
+    shutil.copytree(sweep, swept)
+    expected = fingerprint(make_committee(read_request([swept], best=2, folder=tmp_path / "a")))
+    request = read_request([swept], best=2, folder=tmp_path / "b")
+
+    def before_removal(runs: Sequence[Run]) -> list[str]:
+        keys = differing_keys(runs)
+        shutil.rmtree(swept)
+        return keys
+
+    monkeypatch.setattr("kindling.inference.committees.making.differing_keys", before_removal)
+    assert fingerprint(make_committee(request)) == expected
 
 
 def test_a_committee_that_is_removed_before_it_is_told(sweep: Path, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def make_committee(
         },
         "seconds": {"selection": chosen_at - began, "test": time.perf_counter() - chosen_at},
         "data": {
-            **outcomes[0].run.result["data"],
+            **outcomes[0].result["data"],
             "test": len(source.test),
             "val": len(validation),
             "val_most_frequent_class": validation.most_frequent,
