@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.sweeps import command_line, run_command, trials
 from kindling.sweeps.command_line import check_command_line
+from kindling.system.errors import InputError
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.runs import ended
 from tests.helpers.sweeps import trained_here
@@ -150,6 +152,22 @@ def test_groups_that_cannot_be_divided_end_a_sweep_before_it_trains(
         "more than a fold; choose smaller groups\n"
     )
     assert not (tmp_path / "here").exists()
+
+
+def test_a_run_that_is_removed_before_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, real = ended(tmp_path / "run", 0.5), Run.ended
+
+    def removed(self: Run) -> bool:
+        ended_before = bool(real.__get__(self))
+        shutil.rmtree(self.folder)
+        return ended_before
+
+    command = command_line.Command(resumes=(run.folder, run.config))
+    monkeypatch.setattr(Run, "ended", property(removed))
+    with pytest.raises(InputError, match="run: another command has removed it meanwhile"):
+        run_command.run_command(command)
 
 
 def test_a_name_that_another_run_has(

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
-from kindling.training.fit import fit, fit_stack
+from kindling.training import fit as fit_module
+from kindling.training.fit import fit, fit_on, fit_stack
 from kindling.training.module import StackModule
 from kindling.training.resume import check_state
 from tests.helpers.commands import ROOT, SMALL, Train
@@ -388,6 +390,28 @@ def test_a_second_process_is_refused(
     holder.stdout.close()
     fit(config, run.folder, resume=True)  # no crash leaves it locked
     assert run.ended
+
+
+@pytest.mark.parametrize("late", ["require_contained", "lock_or_fail"])
+def test_a_run_that_is_removed_meanwhile(
+    late: str, stopped: tuple[Config, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not begin anew."""
+    config, run = stopped
+    real = getattr(fit_module, late)
+
+    def after_removal(*given: Any, **named: Any) -> Any:
+        shutil.rmtree(run.folder, ignore_errors=True)
+        return real(*given, **named)
+
+    monkeypatch.setattr(fit_module, late, after_removal)
+    told = f"^{run.folder}: another command has removed it meanwhile$"
+    with pytest.raises(InputError, match=told):
+        fit(config, run.folder, resume=True)
+    assert not run.folder.exists()
+    with pytest.raises(InputError, match=told):  # removed before this looks
+        fit_on(config, run.folder)
+    assert not run.folder.exists()
 
 
 def test_a_history_with_the_columns_of_another_monitor_is_refused(

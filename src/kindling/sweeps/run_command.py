@@ -49,7 +49,7 @@ from kindling.system.errors import (
     InterruptedByKeys,
     exit_on_interruption,
 )
-from kindling.system.files import make_folder, write_first, write_together
+from kindling.system.files import make_folder, removed_meanwhile, write_first, write_together
 from kindling.system.installation import as_command
 from kindling.system.launch import launch_info
 from kindling.system.process import (
@@ -192,14 +192,15 @@ def _configure_log(command: Command, section: dict[str, Any], name: str) -> None
 def _resume(folder: Path, config: Config) -> None:
     """Continues a run in its folder, or says that the run has ended."""
     with importing():
-        from kindling.training.fit import fit
+        from kindling.training.fit import fit_on
 
     level = logging.ERROR if launch_info().rank else logging.INFO
     log_to(sys.stdout, level)
     run = Run(folder)
     # The configuration is read first: another command may have removed the run meanwhile.
     if run.config.trainer.max_epochs == config.trainer.max_epochs and run.ended:
-        result = run.result
+        if not (result := run.result):
+            raise removed_meanwhile(folder)
         epochs = counted(result["epochs"], "epoch")
         log.info("%s: %s after %s", folder, result["status"], epochs)
         if config.checkpoint.keep == "best" and not launch_info().rank:  # killed before that
@@ -208,7 +209,7 @@ def _resume(folder: Path, config: Config) -> None:
             more = f"resume={folder} trainer.max_epochs={2 * config.trainer.max_epochs}"
             log.info(f"to train on: {as_command('train')} %s", more)
     else:
-        run = fit(config, folder, resume=True)
+        run = fit_on(config, folder)
     exit_if_diverged(run)
 
 

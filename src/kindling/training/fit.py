@@ -108,6 +108,14 @@ def fit(
     return run
 
 
+def fit_on(config: Config, folder: Path) -> Run:
+    """As fit(config, folder, resume=True) for a run that was there when the command looked. Raises
+    InputError if another command has removed it meanwhile: it would begin anew."""
+    config = Given.of(None, None, None, None).tried(config)
+    (run,) = fit_stack([config], [folder], begun=True)
+    return run
+
+
 @dataclass(frozen=True)
 class Job:
     """All runs of one stack: the arguments of `fit_stack`, which also go to each rank."""
@@ -151,6 +159,8 @@ def fit_stack(
     halving: int | None = None,
     callbacks: Sequence[Callback] = (),
     patience: float = LOCK_PATIENCE,
+    *,
+    begun: bool = False,
 ) -> list[Run]:
     """Trains several configurations as one stack. Each folder gets the files of a single run.
 
@@ -161,7 +171,8 @@ def fit_stack(
     With `halving` = N, trials are dropped after 1, N, N², … epochs. The best trials continue: one,
     or as many as have at most 1/N of the parameters that still train (training/stopping.py).
 
-    Waits up to `patience` seconds for another process that trains the same stack.
+    Waits up to `patience` seconds for another process that trains the same stack. Raises InputError
+    if another command removes a run meanwhile, with `begun` also for one that is absent already.
     """
     callbacks = [*configured(configs[0]), *callbacks]
     require_usable(callbacks, configs[0])
@@ -169,9 +180,10 @@ def fit_stack(
     runs, pair, rank_zero = job.runs, job.checkpoint_pair, ranks.is_rank_zero()
     locked: AbstractContextManager[int | None] = nullcontext()
     if rank_zero:
+        known = [run for run in runs if begun or run.config_file.exists()]
         for folder in [*folders, *([state_folder] if state_folder else [])]:
             require_contained(folder)
-        locked = _locked(pair.folder, runs, patience)
+        locked = _locked(pair.folder, known, patience)
     with storage_faults(pair.folder), locked as lock_descriptor:
         if rank_zero:
             claimed = [
@@ -196,12 +208,12 @@ def fit_stack(
 
 
 @contextmanager
-def _locked(folder: Path, runs: Sequence[Run], patience: float) -> Iterator[int]:
-    """Locks the folder of the checkpoints. Raises InputError if another command removed a run
-    before the lock was taken: the run would begin anew."""
-    begun = [run for run in runs if run.config_file.exists()]
-    with lock_or_fail(folder / ".lock", patience=patience) as descriptor:
-        gone = [run.folder for run in begun if not run.config_file.exists()]
+def _locked(folder: Path, known: Sequence[Run], patience: float) -> Iterator[int]:
+    """Locks the folder of the checkpoints. Raises InputError if another command removed one of the
+    `known` runs before the lock was taken: the run would begin anew."""
+    own = next((run.folder for run in known if run.checkpoints == folder), None)
+    with lock_or_fail(folder / ".lock", patience, within=own) as descriptor:
+        gone = [run.folder for run in known if not run.config_file.exists()]
         if not gone:
             yield descriptor
     if gone:
