@@ -285,8 +285,10 @@ def faults(racers: Racers, group: str, names: tuple[str, str], many: int) -> lis
     for number, name in enumerate(names):
         if name == "rm":  # of what the other one had just begun
             fair.append(Ended((number == 0, number == 1), state(racers.start)))
-    if first == second or {*names} == {"train", "train or resume"}:  # each has what it asked for
-        fair += [Ended((True, True), racers.known(each).state) for each in (first, second)]
+    if first == second or {*names} == {"train", "train or resume"}:  # each has what it asked for,
+        # or one is refused, and the other one goes on with what it had begun
+        for ends in ((True, True), (True, False), (False, True)):
+            fair += [Ended(ends, racers.known(each).state) for each in (first, second)]
     racers.in_turn(second)
     others = racers.calls()
     racers.in_turn(first)
