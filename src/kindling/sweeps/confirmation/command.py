@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class CheckedConfirmation:
 
     folder: Path
     record: Record
-    within: Path | None = None
+    within: Path | None = field(default=None, compare=False)
 
 
 def check_command_line(
