@@ -289,3 +289,19 @@ def test_a_log_of_ones_own(command: Command, tmp_path: Path, text: str, begins: 
     own = (f"--config-dir={tmp_path / 'own'}", "hydra/job_logging=mine", "trainer.max_epochs=1")
     done = command("src.train", "-m", *SMALL, *own, "seed=1,2", "hydra/launcher=basic")
     assert f"\n{begins} trial 2 of 2, in " in done.stdout, done.stderr
+
+
+def test_a_sweep_that_is_removed_before_it_goes_on_is_not_trained_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = ["-m", *SMALL, "hydra.sweep.dir=sweep", "seed=1,2"]
+    new = check_command_line(typed)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_command, "train_trial", lambda *_: None)
+        run_command.train_points(new)
+    command = check_command_line(["resume=sweep"])
+    shutil.rmtree("sweep")
+    with pytest.raises(InputError, match="sweep: another command has removed it meanwhile"):
+        run_command.train_points(command)
+    assert not Path("sweep").exists()

@@ -1,5 +1,6 @@
 """The study of a search in its file, and files that are not studies."""
 
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from kindling.records.lookup import RESUMED_SEARCH, find, timestamped
 from kindling.sweeps.search.command import check_command_line
 from kindling.sweeps.search.loop import SearchLoop
 from kindling.sweeps.search.study import open_study
+from kindling.system.errors import InputError
 from tests.helpers.runs import ended
 from tests.helpers.searches import RATE, SMALL, WIDTH, Trained, checked, refusal, searched, told
 
@@ -184,3 +186,15 @@ def test_importances(pretended: Trained, tmp_path: Path) -> None:
     assert shares == open_study(checked(tmp_path / "s", *own)).importances()  # the same draws
     single = open_study(checked(tmp_path / "new", "search.trials=1"))
     assert single.importances() == {}
+
+
+def test_a_search_that_is_removed_before_it_goes_on_does_not_begin_anew(
+    pretended: Trained, tmp_path: Path
+) -> None:
+    folder = tmp_path / "search"
+    searched(folder, "search.trials=1")
+    command = check_command_line([f"resume={folder}"])
+    shutil.rmtree(folder)
+    with pytest.raises(InputError, match="search: another command has removed it meanwhile"):
+        open_study(command)
+    assert not folder.exists()

@@ -23,7 +23,7 @@ from kindling.reports.page import write_report
 from kindling.sweeps.packs.command import CheckedPack
 from kindling.sweeps.run_command import train_points
 from kindling.system.errors import InputError, Interrupted
-from kindling.system.files import lock_or_fail
+from kindling.system.files import lock_or_fail, removed_meanwhile
 from kindling.system.installation import as_command
 from kindling.system.process import only_errors
 from kindling.system.units import seconds
@@ -101,7 +101,9 @@ def tell(run: Run) -> str:
             page = f"report: {write_report([run.folder])}"
     except (InputError, OSError) as error:
         page = f"no report: {error}"
-    rows = [*compared_rows(run.result["task"], run.result.get("compared", []))]
+    if not (result := run.result):
+        raise removed_meanwhile(run.folder)
+    rows = [*compared_rows(result["task"], result.get("compared", []))]
     header = [*rows[0]] if rows else []
     compared = text_table(header, [[*row.values()] for row in rows], right=header[1:])
     predict = f"predict: {as_command('predict')} {shlex.quote(str(run.folder))} ROWS.csv"
