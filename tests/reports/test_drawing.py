@@ -121,7 +121,14 @@ def _group_has_members(group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("change", ["drawing.cpu_count = lambda: 1", "sys.modules['torch'] = sys"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "drawing.cpu_count = lambda: 1",
+        "sys.modules['torch'] = sys",
+        "def fork(): raise BlockingIOError\nos.fork = fork",  # this user may have no more processes
+    ],
+)
 def test_elsewhere_this_process_draws(change: str) -> None:
     told = run(
         f"import multiprocessing\n{change}\n"

@@ -369,17 +369,17 @@ class Run:
         identity = identity_of(self.result_file)
         if identity is None:
             return {}
-        if identity not in _READ:
-            content = read_bounded(self.result_file, RESULT_LIMIT)
-            try:
-                result = parse_result(content, self.result_file)
-            except InputError as error:  # perhaps a measure of an extension that is not installed
-                needed = absent(self.config_file.with_name(EXTENSIONS))
-                raise InputError("\n  ".join([str(error), *needed])) from None
-            if identity.settled:
-                _remember(identity, result)
-            return result
-        return _READ[identity]
+        if (known := _READ.get(identity)) is not None:
+            return known
+        content = read_bounded(self.result_file, RESULT_LIMIT)
+        try:
+            result = parse_result(content, self.result_file)
+        except InputError as error:  # perhaps a measure of an extension that is not installed
+            needed = absent(self.config_file.with_name(EXTENSIONS))
+            raise InputError("\n  ".join([str(error), *needed])) from None
+        if identity.settled:
+            _remember(identity, result)
+        return result
 
     @property
     def started(self) -> bool:
@@ -518,14 +518,19 @@ class Run:
 MOST_READ = 10_000  # results that are kept; a sweep has no more trials
 SHARED = ("hardware", "versions", "data")  # of a result: most of its memory
 _READ: dict[FileIdentity, Result] = {}
+_LATEST: dict[str, Any] = {}  # what may be shared of the result that was read last
 
 
 def _remember(identity: FileIdentity, result: Result) -> None:
-    """Trials of one sweep share what takes most of the memory of a result."""
-    if len(_READ) == MOST_READ:
+    """Trials of one sweep share what takes most of the memory of a result. Other threads may read
+    results at the same time."""
+    if len(_READ) >= MOST_READ:
         _READ.clear()
-    before, own = next(reversed(_READ.values()), Result()), cast(dict[str, Any], result)
-    own |= {key: each for key, each in before.items() if key in SHARED and each == own.get(key)}
+    own = cast(dict[str, Any], result)
+    for key in SHARED:
+        if key in own:
+            latest = _LATEST.get(key)
+            own[key] = _LATEST[key] = latest if latest == own[key] else own[key]
     _READ[identity] = result
 
 

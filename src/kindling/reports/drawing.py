@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from itertools import cycle
 from multiprocessing.connection import Connection
@@ -91,7 +91,12 @@ def drawing_apart() -> Iterator[Begin]:
     if sys.platform != "linux" or count == 1 or loaded:
         yield begin_here
         return
-    with _processes(count) as pipes:
+    with ExitStack() as stack:
+        try:
+            pipes = stack.enter_context(_processes(count))
+        except OSError:  # this user may have no more processes
+            yield begin_here
+            return
         turns = cycle(pipes)
 
         def begin(picture: PagePicture) -> Callable[[], Drawn]:
@@ -142,10 +147,11 @@ def _serve(pipes: list[Connection], inherited: list[Connection]) -> None:
     import_module(FIGURES.rstrip(":"))
     own, *others = pipes
     for number, pipe in enumerate(others, 1):
-        if os.fork() == 0:
-            for each in (own, *others[number:]):
-                each.close()
-            _draw_for(pipe)
+        with suppress(OSError):  # without it, the other process draws
+            if os.fork() == 0:
+                for each in (own, *others[number:]):
+                    each.close()
+                _draw_for(pipe)
         pipe.close()
     _draw_for(own)
 
