@@ -167,7 +167,9 @@ def test_no_comparison_without_the_data(
     np.savez(tmp_path / "mine.npz", x=samples + 1, y=(samples[:, 0] > 0).astype(int))
     alone = predict_request(request)
     (note,) = alone.notes
-    assert note.startswith("inputs unlike the training data are not marked: the content of its")
+    assert note.startswith(
+        "inputs unlike the training data are not marked: the content of data.path="
+    )
     assert "unlike" not in alone.text
     classes = [
         [line.split()[1] for line in each.text.splitlines()[4:6]] for each in (compared, alone)
