@@ -11,6 +11,7 @@ from kindling.records.confidence import t_interval
 from kindling.records.folder import Result, Row, Run
 from kindling.records.outcome import (
     Outcome,
+    Replicates,
     all_metrics,
     best_places,
     comparable,
@@ -280,3 +281,9 @@ def test_numbers_have_r2() -> None:
 
 def test_a_result_from_before_has_none() -> None:
     assert [*compared_rows("classification", [])] == []
+
+
+def test_counts_of_many_trials_have_commas() -> None:
+    trials = [Outcome(Run(Path("none")), {"status": "finished"}, {}, {}, [])] * 1200
+    assert Replicates(["0.1"], trials).count == "1,200"
+    assert Replicates(["0.1"], trials, lost=1).count == "1,200 of 1,201"

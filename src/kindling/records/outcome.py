@@ -255,7 +255,7 @@ class Replicates:
     def count(self) -> str:
         """The number of trials with a value, and of all if some have none."""
         known = len(self.trials)
-        return f"{known} of {known + self.lost}" if self.lost else str(known)
+        return f"{known:,} of {known + self.lost:,}" if self.lost else f"{known:,}"
 
     @property
     def metrics(self) -> list[str]:

@@ -124,11 +124,11 @@ class Part:
         kept = [trial for trial in trials if trial.run.best_checkpoint.exists()]
         if not kept:
             return self.best, self.title_of(self.best)
-        trial, among = kept[(len(kept) - 1) // 2], f"of {len(trials)} of the best setting"
+        trial, among = kept[(len(kept) - 1) // 2], f"of {len(trials):,} of the best setting"
         assert isinstance(trial, Reported)
         which = f"the middle one {among}"
         if len(kept) < len(trials):
-            which = f"the middle one of {len(kept)}, {among}, whose weights were kept"
+            which = f"the middle one of {len(kept):,}, {among}, whose weights were kept"
             if len(kept) == 1:
                 which = f"the only one {among} whose weights were kept"
         return trial, f"{self.title_of(trial)}, {which}"

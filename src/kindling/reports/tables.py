@@ -69,7 +69,7 @@ def summary(part: Part) -> str:
     if part.kind == "run":
         return ""
     endings = Counter(trial.ending for trial in part.ranked)
-    told = ", ".join(f"{count} {ending}" for ending, count in endings.items())
+    told = ", ".join(f"{count:,} {ending}" for ending, count in endings.items())
     times = [trial.seconds for trial in part.entries if trial.seconds is not None]
     if times:
         told += f"; {seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial"
