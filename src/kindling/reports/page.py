@@ -28,6 +28,7 @@ MARK = '<meta name="generator" content="kindling report">'
 MOST_MODELS = 4  # single runs that have a section of their own
 LONGEST_NAME = 80  # characters of the names of several paths in a file's name
 MOST_LISTED = 4  # keys or data sets in a title
+Begun = tuple[PagePicture, Callable[[], Drawn]]  # and what waits for the picture
 
 
 def write_report(
@@ -180,9 +181,6 @@ def _listed(texts: Iterable[str]) -> str:
     others = len(different) - MOST_LISTED
     more = [f"{others} more"] if others > 0 else []
     return ", ".join([*different[:MOST_LISTED], *more])
-
-
-Begun = tuple[PagePicture, Callable[[], Drawn]]  # and what waits for the picture
 
 
 def _section(name: str, part: Part, begin: Begin, *, with_models: bool) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Command:
     flags: Sequence[str] = ()
     overrides: Sequence[str] = ()
     sweep_dir: Path | None = None  # None for a single run
-    goes_on: Path | None = field(default=None, compare=False)  # a sweep that must still be there
+    within: Path | None = field(default=None, compare=False)  # a sweep that must still be there
     run_dir: Path | None = None  # of a new single run, or of one with resume=auto
     resumes: tuple[Path, Config] | None = None  # the folder and configuration of a run to continue
     # The configurations to train, in Hydra's order, and the overrides of each. Empty if a sweeper
@@ -137,7 +137,7 @@ def _checked_command(arguments: Namespace) -> Command:
             kept = [text for text in others if text not in paths]
             command = check_command_line(sweep_to_resume(resumed, kept, arguments.config_dir))
             require_own_paths(command.points, [resumed], resume_command(resumed), paths)
-            return replace(command, goes_on=command.sweep_dir)
+            return replace(command, within=command.sweep_dir)
         return Command(resumes=(resumed, run_to_resume(resumed, others, arguments)))
     overrides, combinations, configs = _checked_points(composer, arguments)
     for config in configs:

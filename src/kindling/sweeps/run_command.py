@@ -114,7 +114,7 @@ def _configured(folder: Path, number: int) -> bool:
 
 
 def _begin_sweep(command: Command, folder: Path) -> None:
-    make_folder(folder, command.goes_on)
+    make_folder(folder, command.within)
     write_record(command)
     _configure_log(command, command.section, "hydra_logging")
 

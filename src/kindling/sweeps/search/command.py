@@ -45,7 +45,7 @@ class CheckedSearch:
     space: Sequence[Parameter]
     corner: Config  # one configuration of the space
     identity: dict[str, str]  # each setting as typed
-    goes_on: bool = field(default=False, compare=False)  # then the folder must still be there
+    within: Path | None = field(default=None, compare=False)  # a search that must still be there
 
 
 SETTINGS = ("batch", "sampler", "seed", "halving")
@@ -246,4 +246,4 @@ def _resume(name: str, others: Sequence[str]) -> CheckedSearch:
     for key in {key_of(text) for text in varied} & {*WRITTEN}:
         raise InputError(f"{record}: searches over {key}, which says where to write")
     require_own_paths([command.corner], [folder], resume_command(folder), paths)
-    return replace(command, goes_on=True)
+    return replace(command, within=folder)

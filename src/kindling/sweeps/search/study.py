@@ -56,7 +56,7 @@ def open_study(command: CheckedSearch) -> "Study":
                 "search.folder=FOLDER"
             )
         require_contained(folder)
-        make_folder(folder, folder if command.goes_on else None)
+        make_folder(folder, command.within)
         with Sweep(folder).locked():
             study = Study(command)
             write_durably(folder / SEARCH, yaml.safe_dump(list(command.typed)))
