@@ -222,9 +222,11 @@ def test_the_fork_server_of_a_command_of_the_warm_process_is_its_fork(
     second thread, a fork could wait for ever. A process of the fork server may have another."""
     script = tmp_path / "script.py"
     script.write_text(FORKED)
+    environment = os.environ | {"KINDLING_WARM": "off"}
+    environment.pop("PYTHONUNBUFFERED", None)  # lines would wait in no buffer
     done = subprocess.run(
         [sys.executable, script, str(taken), str(threads)], capture_output=True, text=True,
-        check=True, timeout=60, env=os.environ | {"KINDLING_WARM": "off"},
+        check=True, timeout=60, env=environment,
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout == f"told once {(forked, True, 1)} {(forked, True, 1)} False 0\n"

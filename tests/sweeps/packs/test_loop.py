@@ -280,3 +280,8 @@ def test_a_regression(tmp_path: Path) -> None:
     assert mean["name"] == "the mean"
     assert own["score"] == pytest.approx(run.result["test/r2"], abs=1e-5)
     assert write_report([run.folder]).exists()
+
+
+def test_a_pack_that_is_removed_before_it_is_told_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pack: another command has removed it meanwhile"):
+        tell(Run(tmp_path / "pack"))
