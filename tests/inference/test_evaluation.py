@@ -466,12 +466,12 @@ def test_a_temperature_at_its_bound() -> None:
 def test_the_temperature_is_fitted_on_validation_alone(committee: Run) -> None:
     trained = open_trained(committee.folder)
     source = source_of(trained)
-    found = calibrate(trained, source, source.test)
+    tested = compute_logits(trained, source.test)
+    found = calibrate(trained, source, tested, source.test.labels)
     validation = validation_of(trained, source)
     assert found.fitted_on == len(validation) == committee.result["data"]["val"]
     logits = compute_logits(trained, validation)
     assert found.temperature == fit_temperature(logits, validation.labels)
-    tested = compute_logits(trained, source.test)
     assert found.before == score(tested, source.test.labels)
     assert found.after == score(tested / found.temperature, source.test.labels)
     assert found.before.loss == pytest.approx(committee.result["test/loss"])
@@ -499,4 +499,4 @@ def test_a_run_without_a_validation_set(train: Train) -> None:
     trained = open_trained(train("data.val_fraction=null").folder)
     source = source_of(trained)
     with pytest.raises(InputError, match=r"data\.val_fraction=null, without a validation set"):
-        calibrate(trained, source, source.test)
+        calibrate(trained, source, torch.zeros(1, 10), torch.zeros(1).long())

@@ -190,11 +190,11 @@ def test_a_member_without_augmentation(run: Run, tmp_path: Path) -> None:
 
 def test_the_temperature_is_that_of_the_mean(trained: Trained) -> None:
     source = source_of(trained)
-    found = calibrate(averaging(trained, 2), source, source.test)
+    tested = compute_logits(averaging(trained, 2), source.test)
+    found = calibrate(averaging(trained, 2), source, tested, source.test.labels)
     validation = validation_of(trained, source)
     logits = compute_logits(averaging(trained, 2), validation)
     assert found.temperature == fit_temperature(logits, validation.labels)
-    tested = compute_logits(averaging(trained, 2), source.test)
     assert found.before == score(tested, source.test.labels)
     assert found.before.loss == evaluate(averaging(trained, 2), source).loss
 

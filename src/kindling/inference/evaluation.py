@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.config.written import printable, same_classes
-from kindling.data.sources.source import Source, Split
+from kindling.data.sources.source import Source
 from kindling.inference import multilabel, regression
 from kindling.inference.logits import averaging, compute_logits
 from kindling.inference.samples import held_out_parts, source_of
@@ -72,6 +72,7 @@ class Evaluation(AnyEvaluation):
     """The loss, mean cross entropy, and the mistakes of a model on a test set."""
 
     labels: tuple[str, ...]  # the names of the classes
+    logits: Tensor  # (N, classes)
     confusion: Tensor  # (classes, classes): [i, j] counts samples of class i predicted as j
     measures: Measures
     calibration: Calibration | None = None
@@ -176,7 +177,8 @@ def evaluate_path(
     if not calibrated:
         return found
     trained_on = source if own else source_of(trained)
-    return replace(found, calibration=calibrate(trained, trained_on, source.test))
+    calibration = calibrate(trained, trained_on, found.logits, source.test.labels)
+    return replace(found, calibration=calibration)
 
 
 def evaluate(
@@ -209,6 +211,7 @@ def evaluate(
         samples=len(labels),
         labels=trained.labels,
         loss=classification.loss(logits.double(), labels).item(),
+        logits=logits,
         confusion=classification.confusion(decided, labels, source.classes),
         measures=measure(logits, labels, top_k),
         augmented_copies=trained.copies,
@@ -238,10 +241,11 @@ def measure(logits: Tensor, labels: Tensor, top_k: int | None = None) -> Measure
     return Measures.of(counts, areas, top_k, accuracy)
 
 
-def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
-    """Fits a temperature on the validation set of a model and scores the model on `test`; `source`
-    is the data set of its training. Raises InputError if the model has no validation set of its
-    own, because on training samples the temperature would be too low."""
+def calibrate(trained: Trained, source: Source, logits: Tensor, labels: Tensor) -> Calibration:
+    """Fits a temperature on the validation set of a model, and scores the model by its logits
+    (N, classes) on test samples; `source` is the data set of its training. Raises InputError if the
+    model has no validation set of its own, because on training samples the temperature would be
+    too low."""
     if not trained.config.data.holds_out_validation:
         raise InputError(
             f"{trained.checkpoint}: was trained with data.val_fraction=null, without a validation "
@@ -249,16 +253,16 @@ def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
         )
     parts = held_out_parts(trained, source)
     fitted = torch.cat([compute_logits(model, split) for model, split in parts]).double()
-    tested = compute_logits(trained, test).double()
+    tested = logits.double()
     if not (fitted.isfinite().all() and tested.isfinite().all()):
         raise InputError(f"{trained.checkpoint}: its logits are not finite; name another run")
     temperature = fit_temperature(fitted, torch.cat([split.labels for _, split in parts]))
     return Calibration(
         temperature,
         len(fitted),
-        score(tested, test.labels),
-        score(tested / temperature, test.labels),
-        bins(tested, test.labels),
+        score(tested, labels),
+        score(tested / temperature, labels),
+        bins(tested, labels),
     )
 
 

@@ -28,7 +28,6 @@ from kindling.inference.evaluation import (
     score,
 )
 from kindling.inference.importance import importances
-from kindling.inference.logits import compute_logits
 from kindling.inference.multilabel import LabelsEvaluation
 from kindling.inference.regression import NumbersEvaluation
 from kindling.inference.samples import source_of
@@ -76,7 +75,7 @@ def _of_classes(
         f"{DRAWN}confusion",
         (found.confusion.numpy(), source.labels),
     )
-    logits = compute_logits(trained, test)
+    logits = found.logits
     binned = bins(logits, test.labels)
     caption = (
         "Reliability: accuracy over confidence on the test set, with its 95% interval, which is "
@@ -85,7 +84,7 @@ def _of_classes(
         f"perfectly calibrated model, up to {ece_by_chance(logits):.2%} by chance)"
     )
     if trained.config.data.holds_out_validation:
-        calibrated = calibrate(trained, source, test)
+        calibrated = calibrate(trained, source, logits, test.labels)
         temperature = format_metric("temperature", calibrated.temperature)
         caption += (
             f"; with the temperature {temperature}, fitted on the validation set, "

@@ -146,7 +146,8 @@ def test_each_row_is_judged_by_those_that_have_not_seen_it(classes: Path, tmp_pa
     assert committee.result["data"]["val"] == len(true) == 72
     trained = open_trained(committee.folder)
     source = source_of(trained)
-    calibration = calibrate(trained, source, source.test)
+    tested = evaluate(trained, source).logits
+    calibration = calibrate(trained, source, tested, source.test.labels)
     assert calibration.fitted_on == 72
     temperature = fit_temperature(torch.from_numpy(said).log(), torch.from_numpy(true))
     assert calibration.temperature == pytest.approx(temperature, rel=1e-3)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import logging
 import math
+import os
 import pickle
 import shutil
 import socket
@@ -167,7 +168,8 @@ def _read_known(path: Path, digest: str | None, title: str) -> bytearray:
     """The content of a file, of which at most LARGEST bytes are read. Raises InputError when the
     file cannot be read or its MD5 is not `digest`."""
     with reading(path), open_regular(path) as file:
-        content = bytearray(file.read(LARGEST + 1))
+        content = bytearray(min(os.fstat(file.fileno()).st_size, LARGEST + 1))
+        del content[file.readinto(content) :]
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest not in (None, found):
         raise InputError(
