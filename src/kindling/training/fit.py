@@ -322,11 +322,12 @@ def _train_and_test(job: Job, signals: Signals) -> None:
                 "test": time.perf_counter() - tests_from,
             }
             common = results.facts(module, trainer, seconds)
+            # An interrupted process may have written some results before.
+            left = [n for n, run in enumerate(runs) if trainer.is_global_zero and not run.ended]
 
             def contents() -> Iterator[tuple[Run, str]]:
-                for trial, run in enumerate(runs if trainer.is_global_zero else ()):
-                    if run.ended:  # an interrupted process has written the result before
-                        continue
+                for trial in left:
+                    run = runs[trial]
                     best, rows = checkpoints.best_epoch(trial), history.rows[trial]
                     content = results.result(
                         trial, rows, module, common, best_epoch=best, steps=steps

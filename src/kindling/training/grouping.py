@@ -87,8 +87,9 @@ def group_trials(
     GPU, trials that the CUDA kernel trains are not stacked with others, which it does not train,
     unless they are compared: the kernel trains all trials of a stack or none.
 
-    There are at least `slots` groups, if there are as many trials. Data that cannot be read are no
-    fault here: only the group of such trials fails, when it trains.
+    The number of groups is a multiple of `slots`, if there are as many trials: otherwise some slots
+    would wait for the last groups. Data that cannot be read are no fault here: only the group of
+    such trials fails, when it trains.
     """
     alone: list[Group] = []
     alike: dict[tuple[str, str], list[int]] = {}
@@ -115,7 +116,8 @@ def group_trials(
             if not compared and device_of(first).on_cpu:
                 most = min(most, MOST_ON_CPU)
         parts.append(math.ceil(len(trials) / most))
-    while len(alone) + sum(parts) < min(slots, len(configs)):
+    rounds = math.ceil((len(alone) + sum(parts)) / slots)
+    while len(alone) + sum(parts) < min(rounds * slots, len(configs)):
         largest = max(range(len(kinds)), key=lambda kind: len(kinds[kind]) / parts[kind])
         parts[largest] += 1
     # Trials in turn, because neighbours often have the same width: so the parts take equally long.

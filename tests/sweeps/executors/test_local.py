@@ -132,6 +132,13 @@ def test_a_stack_is_divided_among_slots(slots: int, sizes: list[int]) -> None:
         assert [group.trials for group in groups] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
+@pytest.mark.parametrize(("most", "sizes"), [(3, [2] * 4), (4, [4, 4]), (1, [1] * 8)])
+def test_no_slot_waits_for_a_last_stack(most: int, sizes: list[int]) -> None:
+    groups = group_trials(_configs(8, 64, seeds=4), most, 2)
+    assert [len(group.trials) for group in groups] == sizes
+    assert sorted(trial for group in groups for trial in group.trials) == list(range(8))
+
+
 def test_the_largest_stack_is_divided_first() -> None:
     configs = [*_configs(8, seeds=6), *_configs(8, seeds=2)]
     configs[6:] = [
