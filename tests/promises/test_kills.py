@@ -82,7 +82,8 @@ def kill(place: Place, command: Command, seconds: float, draw: random.Random) ->
         until(lambda: not any(map(lived, others)))
         place.start("--for", "2h")
     assert process.returncode in (0, 1, 2, -signal.SIGKILL), told
-    assert "Traceback" not in told, told
+    # A killed process of multiprocessing leaves tracebacks of its own, and of who waits for it.
+    assert "Traceback" not in told or hit == "a process of the command", told
     return hit, told
 
 
