@@ -358,6 +358,16 @@ def test_several_runs_and_committees_have_none() -> None:
     assert sentences(Part(None, "", [committee], [])) == []
 
 
+def test_a_committee_that_learned_nothing_is_told() -> None:
+    data = {"test": 400, "test_most_frequent_class": 0.9}
+    committee = trial(0, 0.9, {}, committee={"members": []}, data=data, **{"test/acc": 0.9})
+    (sentence,) = sentences(Part(None, "", [committee], []))
+    assert str(sentence) == (
+        "The test acc of 90.00% is no better than always answering the most frequent class, "
+        "90.00%, by 400 samples: the accuracy shows nothing that was learned"
+    )
+
+
 def test_a_committee_of_folds_has_the_figures_of_a_cross_validation() -> None:
     committee = trial(0, 0.9, {}, committee={"members": [], "folds": 4})
     (sentence,) = sentences(Part(None, "", [committee], []))

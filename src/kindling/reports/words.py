@@ -62,10 +62,9 @@ def sentences(part: Part) -> list[Sentence]:
     if part.kind == "run":
         if len(part.entries) > 1:
             return []
-        if "committee" in part.best.result:
-            folds = part.best.result["committee"].get("folds")
-            return [Sentence(cross_validated(folds))] if folds else []
-        return [*_of_run(part.best)]
+        folds = part.best.result.get("committee", {}).get("folds")
+        told = [Sentence(cross_validated(folds))] if folds else []
+        return [*told, *_of_run(part.best)]
     return [*_of_sweep(part)]
 
 
