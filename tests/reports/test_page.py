@@ -842,6 +842,23 @@ def test_parallel_coordinates_leave_out_seeds(browser: Browser, sweep: Path) -> 
 
 
 @pytest.mark.slow
+def test_accuracies_lie_evenly_in_parallel_coordinates(browser: Browser, sweep: Path) -> None:
+    """Also those that differ by orders of magnitude. Such losses have a logarithmic axis."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-parallel .main-svg")
+        texts = page.evaluate(
+            """() => [true, false].map(fraction => {
+            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
+            data.trials.forEach((trial, at) => {
+                trial.value = [0.8, 0.08, 0.01][Math.min(at, 2)]; });
+            Object.assign(data.monitor, {fraction, ends: [0.01, 0.8]});
+            const [, layout] = CHARTS.parallel(data, {}, 800);
+            return layout.annotations.slice(-3)[0].text; })"""
+        )
+    assert texts == ["40.5%", "0.08944"]
+
+
+@pytest.mark.slow
 def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Path) -> None:
     """The learning rates are pretended to be others."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:

@@ -378,7 +378,7 @@ function parallel(data, state, width) {
     };
   });
   const values = trials.map(trial => trial.value), [low, high] = data.monitor.ends;
-  const valued = scale(values, wide(values), (value, share) => {
+  const valued = scale(values, !data.monitor.fraction && wide(values), (value, share) => {  // a fraction has no orders of magnitude to compare
     const sign = share === 0 && Math.min(...values) < low ? "≤ " : share === 1 && Math.max(...values) > high ? "≥ " : "";
     return sign + (data.monitor.fraction ? Number((100 * value).toPrecision(3)) + "%" : shown(value));
   }, low, high);
