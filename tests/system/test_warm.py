@@ -161,6 +161,14 @@ def test_the_state_of_a_process(seed: int, place: Place, tmp_path: Path) -> None
     assert hot["descriptors"][str(number)].endswith("/open")
 
 
+def test_nobody_closes_the_files_of_a_command(place: Place) -> None:
+    """Not even objects of the warm process, whose numbers they may have."""
+    before = place.commands()
+    done = place.run("tests.helpers.holds_files")
+    assert place.commands() == before + 1
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.slow
 def test_streams(place: Place) -> None:
     """Piped input, a reader that goes away, and an output that is full."""

@@ -107,6 +107,9 @@ def _fork_and_run(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> i
 
 
 def close_all_but(*descriptors: int) -> None:
+    """Also closes what unreachable objects hold: collected later, they would close the files that
+    have taken the numbers of theirs."""
+    gc.collect()
     for entry in [*Path("/proc/self/fd").iterdir()]:
         if int(entry.name) not in descriptors:
             with suppress(OSError):  # that of the listing
