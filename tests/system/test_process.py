@@ -170,7 +170,7 @@ def test_a_terminal_shows_that_libraries_are_loaded(
 
 
 FORKED = """
-import multiprocessing, os, signal, sys, threading
+import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
 from kindling.system import process, warm
 
@@ -186,7 +186,12 @@ def outer(pipe, number):
     other = multiprocessing.get_context("forkserver").Process(target=inner, args=(there,))
     other.start()
     other.join()
-    pipe.send((state(), here.recv(), Path(f"/proc/self/fd/{number}").exists()))
+    held = Path(f"/proc/self/fd/{number}").exists()
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]
+    gc.collect()
+    for each in opened:
+        os.fstat(each)
+    pipe.send((state(), here.recv(), held))
 
 def main(taken, threads):
     sys.modules["marker"] = sys
@@ -194,6 +199,10 @@ def main(taken, threads):
     number = os.open("/dev/null", os.O_RDONLY)
     os.dup2(number, 99)
     warm.taken = taken
+    gc.disable()  # of files that nobody can reach any more
+    lost = [open("/dev/null") for _ in range(9)]
+    lost.append(lost)
+    del lost
     for _ in range(threads):
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     print("told once", end="")
@@ -219,7 +228,8 @@ def test_the_fork_server_of_a_command_of_the_warm_process_is_its_fork(
     taken: int, threads: int, forked: bool, tmp_path: Path
 ) -> None:
     """Which has the modules, but no handlers, descriptors and buffered lines of the command. With a
-    second thread, a fork could wait for ever. A process of the fork server may have another."""
+    second thread, a fork could wait for ever. A process of the fork server may have another. What
+    nobody could reach in the command closes no file of these processes."""
     script = tmp_path / "script.py"
     script.write_text(FORKED)
     environment = os.environ | {"KINDLING_WARM": "off"}

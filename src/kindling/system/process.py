@@ -94,6 +94,7 @@ def _fork_and_run(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> i
     if process := os.fork():
         return process
     try:
+        gc.collect()  # later, objects would close the files that have taken their numbers
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -107,9 +108,6 @@ def _fork_and_run(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> i
 
 
 def close_all_but(*descriptors: int) -> None:
-    """Also closes what unreachable objects hold: collected later, they would close the files that
-    have taken the numbers of theirs."""
-    gc.collect()
     for entry in [*Path("/proc/self/fd").iterdir()]:
         if int(entry.name) not in descriptors:
             with suppress(OSError):  # that of the listing

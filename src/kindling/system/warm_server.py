@@ -207,6 +207,7 @@ class Server:
     ) -> Callable[[], None] | None:
         parent, child = os.getpid(), os.fork()
         if not child:
+            self.selector.close()  # collected later, it would close a file that has its number
             return functools.partial(_become, parent, order, [*given])
         self.commands += 1
         descriptor = os.pidfd_open(child)
