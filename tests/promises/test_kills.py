@@ -26,6 +26,9 @@ from tests.helpers.warm import prepared
 from tests.helpers.warm_process import Place
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a warm process needs Linux")
+# Have tracebacks where a process of multiprocessing is killed, and where a signal comes while an
+# object is freed.
+OF_PYTHON = ("resource_tracker.py", "weakref.py")
 ROUNDS = 10  # kills of one command before it may end
 SHARES = {"the command": 0.45, "a process of the command": 0.45, "the warm process": 0.1}
 ON_RANKS = Operation(
@@ -82,8 +85,7 @@ def kill(place: Place, command: Command, seconds: float, draw: random.Random) ->
         until(lambda: not any(map(lived, others)))
         place.start("--for", "2h")
     assert process.returncode in (0, 1, 2, -signal.SIGKILL), told
-    # A killed process of multiprocessing leaves tracebacks of its own, and of who waits for it.
-    assert "Traceback" not in told or hit == "a process of the command", told
+    assert "Traceback" not in told or any(name in told for name in OF_PYTHON), told
     return hit, told
 
 

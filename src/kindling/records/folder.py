@@ -512,6 +512,7 @@ class Run:
     def write_result_text(self, text: str) -> None:
         if self.history_file.exists():
             sync(self.history_file)
+            sync(self.folder)  # else a file system could keep the name of the result alone
         write_durably(self.result_file, text)
 
 
