@@ -194,7 +194,22 @@ def test_after_a_power_cut_the_same_command_ends_as_undisturbed(
 
 # The syncs and the renames without which a cut loses something, by the files and folders that they
 # concern. A rename that is left out: the file is written in place.
+OF_TRIALS = {
+    "s .config.yaml.part", "r .config.yaml.part", "s .last.ckpt.part", "s .best.ckpt.part",
+    "s .result.json.part", "r .result.json.part",
+}  # fmt: skip
 NEEDED = {
+    "a fused sweep": OF_TRIALS | {"s history.csv"},
+    "a sweep that keeps the best trial": OF_TRIALS,
+    "a sweep with halving": OF_TRIALS | {"s history.csv"},
+    "a sweep of groups side by side": OF_TRIALS | {"s history.csv"},
+    "a search": OF_TRIALS | {"s history.csv", "s study.db", "s study.db-journal"},
+    "a confirmation": OF_TRIALS | {"s history.csv", "s .confirm.yaml.part", "r .confirm.yaml.part"},
+    "a reproduction": {
+        "s again", "s .last.ckpt.part", "s .best.ckpt.part", "s history.csv", "s .result.json.part",
+    },
+    "predictions": {"s .out.csv.part", "r .out.csv.part", "s ."},
+    "a removal of a sweep": {"s a", "r sweep"},
     "a run": {
         "s .config.yaml.part", "s .last.ckpt.part", "s .best.ckpt.part", "s history.csv",
         "s .result.json.part", "s run",
@@ -219,9 +234,11 @@ def left_out(calls: Sequence[Call], number: int, start: Path) -> list[Call]:
     old, new = call.path, call.other
 
     def moved(each: Call, source: str, target: str) -> Call:
-        path = target + each.path.removeprefix(source)
-        inside = each.path == source or each.path.startswith(f"{source}/")
-        return replace(each, path=path) if inside else each
+        def at(path: str) -> str:
+            inside = path == source or path.startswith(f"{source}/")
+            return target + path.removeprefix(source) if inside else path
+
+        return replace(each, path=at(each.path), other=at(each.other))
 
     made = [n for n, each in enumerate(before) if each.kind in "cm" and each.path == old]
     if not made:
