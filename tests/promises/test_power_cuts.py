@@ -127,6 +127,21 @@ def test_some_states_after_a_power_cut(name: str, warm: Warm, tmp_path: Path) ->
     assert [*faults(done, chosen(cuts(done.calls, done.start), 3), warm)] == []
 
 
+RESULT: Command = (
+    "-c", "from pathlib import Path; from kindling.records.folder import Run;"
+    "run = Run(Path('a')); run.folder.mkdir(); run.append_history([{'epoch': 1}]);"
+    "run.write_result({'status': 'finished'})",
+)  # fmt: skip
+
+
+def test_no_result_is_without_its_history(warm: Warm, tmp_path: Path) -> None:
+    """Not even on a file system that keeps names in any order."""
+    assert run_recorded(warm, tmp_path, RESULT).returncode == 0
+    trees = [cut.tree for cut in cuts(calls_of(tmp_path), any_order=30)]
+    histories = [tree.get("a/history.csv") for tree in trees if "a/result.json" in tree]
+    assert {*histories} == {b"epoch\n1\n"}
+
+
 # Starts a warm process that imports nothing.
 KEPT_WARM: Command = (
     "-c", "from kindling.system.warm_server import start;"
