@@ -229,8 +229,7 @@ class Done:
         done = run(self.root, *operation.command)
         told = bool(operation.says and operation.says in done.stderr)
         if told and operation.then:
-            done = run(self.root, *operation.then)
-            told = operation.says in done.stderr  # done before a kill, too
+            done, told = run(self.root, *operation.then), False
         self.said = done.stdout + done.stderr
         if done.returncode and not told:
             return f"status {done.returncode}: {self.said[-2000:]}"

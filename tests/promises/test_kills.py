@@ -112,6 +112,8 @@ def test_a_killed_command_is_typed_again(name: str, place: Place, tmp_path: Path
                 break
             hits[hit] += 1
             if operation.then and operation.says in told:
+                if operation.leaves:  # what is killed now would need a third name
+                    break
                 command = operation.then
         if fault := done.fault(lambda _, *typed: place.run(*typed)):
             faults.append(f"folder {tried}: {fault}")
