@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
+from torch.distributed.elastic.multiprocessing.api import MultiprocessContext
 from torch.multiprocessing.spawn import spawn
 
 from kindling.config.compose import compose
@@ -28,7 +29,7 @@ from kindling.data.module import DataModule
 from kindling.data.sources.digits import digits
 from kindling.data.sources.source import split_off_validation
 from kindling.ranks import processes as ranks
-from kindling.ranks.processes import RankError
+from kindling.ranks.processes import RankError, RankKilledError
 from kindling.records.folder import Run
 from kindling.sweeps.command_line import check_command_line
 from kindling.system.errors import InputError, exit_on_error
@@ -493,6 +494,23 @@ def test_ranks_that_are_killed_too_often_end_in_a_line(
     )
     assert run.result["status"] == "failed"
     assert "trainer.max_restarts=1 allows no more" in run.result["error"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_after_its_work_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits until all ranks have ended theirs."""
+    usual = MultiprocessContext._is_done
+
+    def kills(self: Any) -> bool:
+        done = usual(self)
+        if done:
+            os.kill(self.pids()[1], signal.SIGKILL)
+            time.sleep(0.5)
+        return done
+
+    monkeypatch.setattr(MultiprocessContext, "_is_done", kills)
+    with pytest.raises(RankKilledError, match="rank 1 was ended by SIGKILL"):
+        ranks.launch(time.sleep, (0,), 2)
 
 
 @pytest.mark.slow

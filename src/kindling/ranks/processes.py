@@ -131,6 +131,9 @@ def launch(
                     {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
                     DefaultLogsSpecs(folder), start_method="forkserver",
                 )  # fmt: skip
+                # It would wait for ever for a rank that was killed after its work.
+                finished: Any = processes._worker_finished_event  # type: ignore[attr-defined]
+                finished.set = threading.Thread(target=finished.set, daemon=True).start
                 try:
                     ended = processes.wait(period=POLL_SECONDS)
                 except SignalException as received:
