@@ -214,7 +214,9 @@ OF_TRIALS = {
     "s .result.json.part", "r .result.json.part",
 }  # fmt: skip
 NEEDED = {
+    "a sweep": OF_TRIALS | {"s history.csv", "r .last.ckpt.part"},
     "a fused sweep": OF_TRIALS | {"s history.csv"},
+    "a pack": OF_TRIALS,
     "a sweep that keeps the best trial": OF_TRIALS,
     "a sweep with halving": OF_TRIALS | {"s history.csv"},
     "a sweep of groups side by side": OF_TRIALS | {"s history.csv"},
