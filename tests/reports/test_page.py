@@ -12,6 +12,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -940,6 +941,79 @@ def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -
         assert all("<b>10.00%</b>" in text for text in far["hovertext"])
     lines = ["best setting", "best quarter of the settings", "median setting"]
     assert sorted(legend) == sorted(["below the axis", *lines])
+
+
+@pytest.mark.slow
+def test_a_weak_key_has_a_scale_of_its_own(browser: Browser, sweep: Path) -> None:
+    """Beside a strong one, at any place. Keys that are as strong share a scale."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        layouts = page.evaluate(
+            """() => {
+            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
+            const strong = [[0.97, 0.96, 0.95], [0.6, 0.55, 0.5]];
+            const weak = [[0.97, 0.965, 0.96], [0.968, 0.962, 0.955]];
+            const values = [0.97, 0.968, 0.6, 0.5];
+            data.trials = values.map((value, n) => ({...data.trials[0], name: String(n), value}));
+            const chart = (...levels) => {
+                data.keys = levels.map((level, n) => ({
+                    name: "key" + n, labels: ["a", "b"], at: [0, 1], of: [0, 1, 0, 1],
+                    levels: level, numbers: null, scale: "linear", repeated: false}));
+                return CHARTS.slices(data, {}, 800)[1]; };
+            return [chart(strong, weak), chart(weak, strong, strong), chart(strong, strong)]; }"""
+        )
+    shared, own = pytest.approx([0.4765, 0.9935]), pytest.approx([0.95425, 0.97075])
+    panels = [[axes[f"yaxis{n}"] for n in ("", 2, 3) if f"yaxis{n}" in axes] for axes in layouts]
+
+    def of(name: str) -> list[list[Any]]:
+        return [[axis.get(name) for axis in each] for each in panels]
+
+    assert of("range") == [[shared, own], [own, shared, shared], [shared, shared]]
+    assert of("matches") == [[None, None], [None, None, "y2"], [None, "y"]]
+    assert of("showticklabels") == [[True, True], [True, True, False], [True, False]]
+    assert [[title["text"] for title in each] for each in of("title")] == [
+        ["val/acc", "own scale"], ["val/acc, own scale", "", ""], ["val/acc", ""],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_chart_of_some_trials_says_so(browser: Browser, sweep: Path) -> None:
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-parallel .main-svg")
+        captions = [page.locator(f"#sweep1-{name} figcaption") for name in ("curves", "parallel")]
+        assert not any("drawn" in each.inner_text() for each in captions)
+        trials = page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            data.entries = 10000;
+            source.textContent = JSON.stringify(data); redraws.forEach(redraw => redraw());
+            return data.trials.length; }"""
+        )
+        for each in captions:
+            assert each.inner_text().startswith(f"{trials} of 10,000 trials are drawn. ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "curve"), [("linear", "value"), ("log", "10 ** (10 * value)")])
+def test_bands_hide_no_means(scale: str, curve: str, browser: Browser, sweep: Path) -> None:
+    """Of seeds that differ much, only the best mean has its band."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-curves .main-svg")
+        bands = page.evaluate(
+            """([scale, curve]) => [0.001, 0.02].map(off => {
+            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
+            const of = new Function("value", "return " + curve);
+            data.trials = [0, 1, 2, 3].map(n => {
+                const value = 0.9 + 0.02 * (n < 2) + off * (n % 2 ? 1 : -1);
+                const values = [0, 1, 2].map(epoch => of(value + 0.02 * epoch));
+                return {...data.trials[0], name: String(n), group: n < 2 ? 0 : 1, value,
+                    epochs: [0, 1, 2], curves: data.quantities.flatMap(() => [values, values])}; });
+            const [traces, , lines] = CHARTS.curves(data, {means: true, scale}, 800);
+            return [lines.length, traces.filter(trace =>
+                trace.fill === "toself" && trace.yaxis === "y").length]; })""",
+            [scale, curve],
+        )
+    assert bands == [[2, 2], [2, 1]]
 
 
 @pytest.mark.slow

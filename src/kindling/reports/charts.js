@@ -191,15 +191,24 @@ function curves(data, state, width) {
       }
       return trace;
     };
-    banded.forEach(line => {
+    const height = log ? Math.log10 : value => value;
+    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
+    const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(height);
+    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
+    const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0));
+    const drawn = banded.map(line => {
       const shade = shades[classOf(line)], up = [], down = [], epochs = [];
       line.epochs.forEach((epoch, step) => {
         const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
         if (middle === null || place(middle - off) === null) return;
         epochs.push(line.x[step]); up.push(place(middle + off)); down.push(place(middle - off));
       });
-      traces.push({...common, x: [...epochs, ...epochs.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2), hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false});
+      const high = up.map((end, step) => height(end) - height(down[step]));
+      return {high: high.length ? mean(high) : 0, trace: {...common, x: [...epochs, ...epochs.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2), hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false}};
     });
+    // Bands that hide the means are left out, but for that of the best line.
+    const hide = ends && drawn.reduce((sum, {high}) => sum + high, 0) > (ends[1] - ends[0]) / 2;
+    traces.push(...drawn.slice(0, hide ? 1 : drawn.length).map(({trace}) => trace));
     labels.forEach((label, number) => {
       const some = all.filter(line => classOf(line) === number), shade = {color: shades[number], width: few ? 2 : 1.3};
       const name = key ? `${key.name} = ${label}` : [label, ...some[0].texts].join(", ");
@@ -209,10 +218,7 @@ function curves(data, state, width) {
       if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
     });
     if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${all[0].name}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
-    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
-    const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
-    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
-    const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), ticks = [];
+    const ticks = [];
     for (const tick of logit && ends ? LOGIT_TICKS : []) {
       if (ticks.every(other => Math.abs(place(other) - place(tick)) > 0.08 * (ends[1] - ends[0]))) ticks.push(tick);
     }
@@ -281,14 +287,26 @@ function slices(data, state, width) {
     return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
   });
   const values = known(data.trials.map(trial => trial.value));  // the best is the first
-  const fitted = range(values, [...values.slice(0, 1), ...traces.flatMap(({y}) => y)]), dotted = clouds.flatMap(each => cloud(each, 5, fitted)), named = new Set();
+  const fitted = range(values, [...values.slice(0, 1), ...traces.flatMap(({y}) => y)]), named = new Set();
+  // The lines of a weak key would be flat on the axis of a strong one.
+  const scales = clouds.map(({yaxis}) => {
+    const own = range([], [...traces, ...bands].filter(each => each.yaxis === yaxis).flatMap(({y}) => y));
+    return clouds.length > 1 && own && 3 * (own[1] - own[0]) < fitted[1] - fitted[0] ? own : fitted;
+  });
+  const dotted = clouds.flatMap((each, panel) => cloud(each, 5, scales[panel])), shared = scales.indexOf(fitted);
   for (const trace of dotted.filter(each => each.showlegend)) {  // once for all panels
     trace.showlegend = !named.has(trace.name);
     named.add(trace.name);
   }
-  const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
-    x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
-  }));
+  const [axes, height] = panels(keys.length, columns, 210, 0.08, panel => {
+    const own = scales[panel] !== fitted, labelled = own || panel % columns === 0 || scales[panel - 1] !== fitted;
+    return {
+      x: xs[panel], y: {
+        range: scales[panel], ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(own || panel === shared ? {} : {matches: "y" + (shared ? shared + 1 : "")}),
+        showticklabels: labelled, title: {text: [...(panel % columns ? [] : [plain(data.monitor.name)]), ...(own ? ["own scale"] : [])].join(", ")},
+      },
+    };
+  });
   return [[...dotted, ...bands, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
 }
 
@@ -474,7 +492,10 @@ function show(figure) {
   // A page may set and read the data and the controls of a figure.
   const chart = document.createElement("div"), state = figure.chartState = {scale: remembered() ?? "linear", means: null, key: null, over: "", smooth: "", ...figure.chartState};
   let data = read(), bar = null, drawn = {};  // the last state, and the range of each axis before a zoom
+  const part = document.createElement("span");
+  figure.querySelector("figcaption")?.prepend(part);
   const draw = () => {
+    part.textContent = data.entries > data.trials?.length ? `${data.trials.length.toLocaleString("en")} of ${data.entries.toLocaleString("en")} ${data.noun}s are drawn. ` : "";
     if (!chart.clientWidth) return;  // a hidden figure is drawn when it is shown
     const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth), before = drawn, uirevision = JSON.stringify(state);
     drawn = {uirevision};

@@ -115,6 +115,7 @@ def chart_data(
             for name in drawn
         ],
         "keys": [_key(part, name, shown) for name in keys],
+        "entries": len(ranked),
         "trials": trials,
     }
 
