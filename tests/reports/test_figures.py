@@ -144,6 +144,32 @@ def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
     assert list(name.get_xticks()) == [0, 1, 2]
 
 
+def test_a_weak_key_beside_a_strong_one_has_an_axis_of_its_own() -> None:
+    """On the axis of the strong key, its lines would be flat."""
+    found = [
+        Effect(["lr"], ["1", "2"], [[0.3], [0.9]], "linear", [[1.0], [2.0]],
+               [Levels(0.3, 0.3, 0.3), Levels(0.9, 0.9, 0.9)]),
+        Effect(["width"], ["1", "2"], [[0.3, 0.9], [0.9]], "linear", [[1.0, 1.0], [2.0]],
+               [Levels(0.9, 0.88, 0.85), Levels(0.9, 0.89, 0.87)]),
+    ]  # fmt: skip
+    strong, weak = figures.effects(found, "val/acc").axes[:2]
+    assert strong.get_ylim() == pytest.approx((0.3 - 0.03, 0.9 + 0.03))
+    assert weak.get_ylim() == pytest.approx((0.85 - 0.0025, 0.9 + 0.0025))
+    assert [axis.get_xlabel() for axis in (strong, weak)] == ["lr", "width (own scale)"]
+    far = [np.asarray(line.get_ydata()) for line in weak.lines if line.get_marker() == "v"]
+    assert np.concatenate(far) == pytest.approx([0.85 - 0.0025 + 0.02 * 0.055])  # the dot of 0.3
+    assert {
+        len(np.asarray(line.get_ydata())) for line in strong.lines if str(line.get_marker()) in "v^"
+    } == {0}
+    assert all(
+        any(label.get_visible() for label in axis.get_yticklabels()) for axis in (strong, weak)
+    )
+    found[1].levels[0] = Levels(0.9, 0.8, 0.6)  # type: ignore[index]
+    strong, weak = figures.effects(found, "val/acc").axes[:2]
+    assert strong.get_ylim() == weak.get_ylim()
+    assert weak.get_xlabel() == "width"
+
+
 @pytest.mark.parametrize(
     ("most", "ticks"), [(0.7, ["0.02", "0.05", "0.1", "0.2", "0.5"]), (7.0, ["0.1", "1"])]
 )

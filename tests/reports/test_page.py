@@ -12,7 +12,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -786,6 +785,52 @@ def test_means_over_seeds_count_each_seed_once(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_deviations_that_would_fill_a_chart_are_bars_at_some_epochs(
+    browser: Browser, sweep: Path, scale: str
+) -> None:
+    """Means cannot be told apart below bands that overlap. Bars of many epochs are at epochs of
+    their own, the last one of the best line at the last epoch; those of few are side by side."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-curves .main-svg")
+        charts = page.evaluate(
+            """scale => [[12, 0.02], [12, 0.05], [3, 0.05]].map(([last, off]) => {
+            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
+            const epochs = Array.from({length: last + 1}, (_, epoch) => epoch);
+            data.trials = data.trials.slice(0, 4).map((trial, at) => {
+                const group = at >> 1, side = (at % 2 ? -1 : 1) / 2 ** 0.5;
+                const value = [0.8, 0.4][group] + side * off;
+                const curve = epochs.map(epoch => epoch ? value : 0.1);
+                return {...trial, value, epochs, group, curves: [curve, curve, curve, curve]};
+            });
+            const [traces] = CHARTS.curves(data, {means: true, scale, key: "", smooth: ""}, 800);
+            const drawn = traces.filter(each => each.hoverinfo === "skip" && each.yaxis === "y");
+            return drawn.map(({x, y, fill}) => [x, y, fill ?? null]); })""",
+            scale,
+        )
+    every = [*range(13)]
+    for (x, y, fill), middle in zip(charts[0], (0.8, 0.4), strict=True):
+        assert (x, fill) == (every + every[::-1], "toself")
+        ends = [0.1, *[middle + 0.02] * 12, *[middle - 0.02] * 12, 0.1]
+        assert y == pytest.approx(ends)
+    near = 0.04 * 3 / 4  # of an epoch
+    places: list[list[float]] = [
+        [3, 6, 9, 12],
+        [2, 5, 8, 11],
+        [n - near for n in (1, 2, 3)],
+        [n + near for n in (1, 2, 3)],
+    ]
+    for (x, y, fill), middle, bars in zip(
+        [*charts[1], *charts[2]], (0.8, 0.4) * 2, places, strict=True
+    ):
+        assert fill is None
+        assert x[::3] == x[1::3] == pytest.approx(bars)
+        assert y[::3] == pytest.approx([middle - 0.05] * len(bars))
+        assert y[1::3] == pytest.approx([middle + 0.05] * len(bars))
+        assert {*x[2::3], *y[2::3]} == {None}  # a gap between two bars
+
+
+@pytest.mark.slow
 def test_a_chosen_scale_is_remembered(browser: Browser, sweep: Path) -> None:
     """A scale that no page knows is none."""
     place = '#sweep1-curves [name="scale"]'
@@ -880,6 +925,47 @@ def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Pa
 
 
 @pytest.mark.slow
+def test_a_weak_key_beside_a_strong_one_has_an_axis_of_its_own(
+    browser: Browser, sweep: Path
+) -> None:
+    """On the axis of the strong key, its lines would be flat. No panel lacks its ticks then, nor
+    has a panel the axis of another one. Fitted lines count, and dots do not."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        charts = page.evaluate(
+            """() => [[[0.3, 0.9], [0.8, 0.9]], [[0.8, 0.9], [0.3, 0.9]], [[0.3, 0.9], [0.6, 0.9]],
+                [[0.3, 0.9], [0.8, 0.9], [0.4, 0.9]]].map(([strong, weak, fit]) => {
+            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
+            data.trials.forEach((trial, at) => { trial.value = at ? 0.3 : 0.9; });
+            [strong, weak].forEach((ends, number) => {
+                data.keys[number].levels = ends.map(end => [end, end, end]); });
+            const fitted = fit && {at: [1, 2], values: fit, low: fit, high: fit};
+            if (fit) data.fits = {[data.keys[1].name]: fitted};
+            const [traces, {xaxis, xaxis2, yaxis, yaxis2}] = CHARTS.slices(data, {}, 1200);
+            const dots = traces.filter(trace => trace.mode === "markers");
+            const far = dots.filter(trace => trace.name === "below the axis");
+            return [yaxis, yaxis2, xaxis.title.text, xaxis2.title.text, data.keys[0].name,
+                data.keys[1].name, far.map(trace => [trace.xaxis, trace.y.length])]; })"""
+        )
+    common, own = pytest.approx([0.27, 0.93]), pytest.approx([0.795, 0.905])
+    for (y, y2, x, x2, key, key2, far), ends, outside in zip(
+        charts,
+        [(common, own), (own, common), (common, common), (common, common)],
+        [[["x2", 7]], [["x", 7]], [], []],
+        strict=True,
+    ):
+        assert (y["range"], y2["range"]) == ends
+        weak = [each == own for each in (y["range"], y2["range"])]
+        names = [
+            f"{name} (own scale)" if of else name for name, of in ((key, weak[0]), (key2, weak[1]))
+        ]
+        assert [x, x2] == names
+        assert far == outside
+        assert y2.get("showticklabels", True) == any(weak)
+        assert y2.get("matches") == (None if any(weak) else "y")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
 def test_ticks_of_a_logarithmic_axis_are_few_whole_numbers(
     width: int, browser: Browser, sweep: Path
@@ -944,39 +1030,6 @@ def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -
 
 
 @pytest.mark.slow
-def test_a_weak_key_has_a_scale_of_its_own(browser: Browser, sweep: Path) -> None:
-    """Beside a strong one, at any place. Keys that are as strong share a scale."""
-    with opened(browser, (sweep / "report.html").as_uri()) as page:
-        page.wait_for_selector("#sweep1-effects .main-svg")
-        layouts = page.evaluate(
-            """() => {
-            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
-            const strong = [[0.97, 0.96, 0.95], [0.6, 0.55, 0.5]];
-            const weak = [[0.97, 0.965, 0.96], [0.968, 0.962, 0.955]];
-            const values = [0.97, 0.968, 0.6, 0.5];
-            data.trials = values.map((value, n) => ({...data.trials[0], name: String(n), value}));
-            const chart = (...levels) => {
-                data.keys = levels.map((level, n) => ({
-                    name: "key" + n, labels: ["a", "b"], at: [0, 1], of: [0, 1, 0, 1],
-                    levels: level, numbers: null, scale: "linear", repeated: false}));
-                return CHARTS.slices(data, {}, 800)[1]; };
-            return [chart(strong, weak), chart(weak, strong, strong), chart(strong, strong)]; }"""
-        )
-    shared, own = pytest.approx([0.4765, 0.9935]), pytest.approx([0.95425, 0.97075])
-    panels = [[axes[f"yaxis{n}"] for n in ("", 2, 3) if f"yaxis{n}" in axes] for axes in layouts]
-
-    def of(name: str) -> list[list[Any]]:
-        return [[axis.get(name) for axis in each] for each in panels]
-
-    assert of("range") == [[shared, own], [own, shared, shared], [shared, shared]]
-    assert of("matches") == [[None, None], [None, None, "y2"], [None, "y"]]
-    assert of("showticklabels") == [[True, True], [True, True, False], [True, False]]
-    assert [[title["text"] for title in each] for each in of("title")] == [
-        ["val/acc", "own scale"], ["val/acc, own scale", "", ""], ["val/acc", ""],
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
 def test_a_chart_of_some_trials_says_so(browser: Browser, sweep: Path) -> None:
     with opened(browser, (sweep / "report.html").as_uri()) as page:
         page.wait_for_selector("#sweep1-parallel .main-svg")
@@ -991,29 +1044,6 @@ def test_a_chart_of_some_trials_says_so(browser: Browser, sweep: Path) -> None:
         )
         for each in captions:
             assert each.inner_text().startswith(f"{trials} of 10,000 trials are drawn. ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scale", "curve"), [("linear", "value"), ("log", "10 ** (10 * value)")])
-def test_bands_hide_no_means(scale: str, curve: str, browser: Browser, sweep: Path) -> None:
-    """Of seeds that differ much, only the best mean has its band."""
-    with opened(browser, (sweep / "report.html").as_uri()) as page:
-        page.wait_for_selector("#sweep1-curves .main-svg")
-        bands = page.evaluate(
-            """([scale, curve]) => [0.001, 0.02].map(off => {
-            const data = JSON.parse(document.getElementById("sweep1-data").textContent);
-            const of = new Function("value", "return " + curve);
-            data.trials = [0, 1, 2, 3].map(n => {
-                const value = 0.9 + 0.02 * (n < 2) + off * (n % 2 ? 1 : -1);
-                const values = [0, 1, 2].map(epoch => of(value + 0.02 * epoch));
-                return {...data.trials[0], name: String(n), group: n < 2 ? 0 : 1, value,
-                    epochs: [0, 1, 2], curves: data.quantities.flatMap(() => [values, values])}; });
-            const [traces, , lines] = CHARTS.curves(data, {means: true, scale}, 800);
-            return [lines.length, traces.filter(trace =>
-                trace.fill === "toself" && trace.yaxis === "y").length]; })""",
-            [scale, curve],
-        )
-    assert bands == [[2, 2], [2, 1]]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ const GRADIENTS = {  // from blue to yellow, readable on white and on black
 const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
 const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
+const BARS = 5, MOST_COVERED = 0.25;  // of the deviations of a line; of a chart by bands
 const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
 const LEVELS = [  // of an effect, as charts.py orders them
   ["best setting", {mode: "lines+markers"}], ["best quarter of the settings", {mode: "lines", line: {dash: "dash", width: 1.2}}],
@@ -175,9 +176,14 @@ function curves(data, state, width) {
   const shades = key || separate ? palette(labels, key && key.numbers) : [colour("faint")], classOf = line => key ? key.of[line.at] : separate ? all.indexOf(line) : 0;
   const columns = width < 640 ? 1 : data.quantities.length, traces = [];
   const banded = all.slice(0, few ? FEW : 1).filter(line => line.deviations), ranges = [];
+  const last = Math.max(...all.map(line => line.x.at(-1) ?? 0)), first = state.over ? 0 : 1;
   data.quantities.forEach((quantity, panel) => {
     const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
     const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
+    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
+    const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
+    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
+    const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), ticks = [];
     const common = {type: "scatter", xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : ""), hoverinfo: "text"};
     const points = (some, split, hover) => {  // lines in one trace, with a gap after each
       const trace = {x: [], y: [], hovertext: [], customdata: []};
@@ -191,24 +197,29 @@ function curves(data, state, width) {
       }
       return trace;
     };
-    const height = log ? Math.log10 : value => value;
-    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
-    const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(height);
-    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
-    const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0));
-    const drawn = banded.map(line => {
-      const shade = shades[classOf(line)], up = [], down = [], epochs = [];
-      line.epochs.forEach((epoch, step) => {
-        const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
-        if (middle === null || place(middle - off) === null) return;
-        epochs.push(line.x[step]); up.push(place(middle + off)); down.push(place(middle - off));
+    const bands = banded.map(line => line.epochs.flatMap((epoch, step) => {
+      const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
+      return middle === null || place(middle - off) === null ? [] : [{epoch, x: line.x[step], ends: [place(middle - off), place(middle + off)]}];
+    }));
+    // The share of the chart that each band covers.
+    const within = value => ends && Math.min(1, Math.max(0, ((log ? Math.log10(value) : value) - ends[0]) / (ends[1] - ends[0])));
+    const covered = bands.map(band => mean(band.filter(({epoch}) => epoch > 0).map(each => within(each.ends[1]) - within(each.ends[0]))) ?? 0);
+    const full = covered.reduce((sum, share) => sum + share, 0) > MOST_COVERED;
+    bands.forEach((band, number) => {
+      const line = banded[number], shade = shades[classOf(line)], some = {...common, hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false};
+      if (!full) {
+        const [down, up] = [0, 1].map(end => band.map(each => each.ends[end])), x = band.map(each => each.x);
+        traces.push({...some, x: [...x, ...x.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2)});
+        return;
+      }
+      // Means cannot be told apart below bands that fill the chart: bars at a few epochs from the last one on, beside each other.
+      const every = Math.ceil(band.length / BARS), apart = every >= bands.length, shift = apart ? 0 : 0.04 * last * (number - (bands.length - 1) / 2) / bands.length;
+      const bars = band.filter(({epoch}, at) => epoch > 0 && (band.length - 1 - at - (apart ? Math.floor(number * every / bands.length) : 0)) % every === 0);
+      traces.push({
+        ...some, x: bars.flatMap(({x}) => [x + shift, x + shift, null]), y: bars.flatMap(each => [...each.ends, null]), mode: "lines+markers", line: {color: shade, width: 1.2},
+        marker: {symbol: "line-ew", size: 6, line: {color: shade, width: 1.2}},
       });
-      const high = up.map((end, step) => height(end) - height(down[step]));
-      return {high: high.length ? mean(high) : 0, trace: {...common, x: [...epochs, ...epochs.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2), hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false}};
     });
-    // Bands that hide the means are left out, but for that of the best line.
-    const hide = ends && drawn.reduce((sum, {high}) => sum + high, 0) > (ends[1] - ends[0]) / 2;
-    traces.push(...drawn.slice(0, hide ? 1 : drawn.length).map(({trace}) => trace));
     labels.forEach((label, number) => {
       const some = all.filter(line => classOf(line) === number), shade = {color: shades[number], width: few ? 2 : 1.3};
       const name = key ? `${key.name} = ${label}` : [label, ...some[0].texts].join(", ");
@@ -218,7 +229,6 @@ function curves(data, state, width) {
       if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
     });
     if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${all[0].name}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
-    const ticks = [];
     for (const tick of logit && ends ? LOGIT_TICKS : []) {
       if (ticks.every(other => Math.abs(place(other) - place(tick)) > 0.08 * (ends[1] - ends[0]))) ticks.push(tick);
     }
@@ -228,7 +238,6 @@ function curves(data, state, width) {
       ...(logit ? {tickvals: ticks.map(place), ticktext: ticks.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
     });
   });
-  const last = Math.max(...all.map(line => line.x.at(-1) ?? 0)), first = state.over ? 0 : 1;
   const [axes, height] = panels(data.quantities.length, columns, width < 640 ? 240 : 320, 0.09, panel => ({
     x: {title: {text: state.over || "epoch"}, ...(last > first ? {range: [first - 0.03 * last, 1.03 * last]} : {}), ...(last < 8 && !state.over ? {dtick: 1} : {})},
     y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dashed)" : ""),
@@ -284,29 +293,26 @@ function slices(data, state, width) {
       bands.push({...axes, x: fit.at, y: fit.values, type: "scatter", mode: "lines", line: {color: COLOURS[1], width: 1.5}, name: "fitted", legendgroup: "fitted", hoverinfo: "text", hovertext: texts, showlegend: !bands.some(each => each.showlegend)});
     }
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
-    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
+    return {type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
   });
   const values = known(data.trials.map(trial => trial.value));  // the best is the first
-  const fitted = range(values, [...values.slice(0, 1), ...traces.flatMap(({y}) => y)]), named = new Set();
-  // The lines of a weak key would be flat on the axis of a strong one.
-  const scales = clouds.map(({yaxis}) => {
-    const own = range([], [...traces, ...bands].filter(each => each.yaxis === yaxis).flatMap(({y}) => y));
-    return clouds.length > 1 && own && 3 * (own[1] - own[0]) < fitted[1] - fitted[0] ? own : fitted;
+  const common = range(values, [...values.slice(0, 1), ...traces.flatMap(({y}) => y)]), named = new Set();
+  // On the axis of a strong key, the lines of a weak one are flat.
+  const ends = keys.map((_, panel) => {
+    const drawn = [...traces, ...bands.filter(each => !each.fill)].filter(each => each.xaxis === clouds[panel].xaxis).flatMap(({y}) => y);
+    return keys.length > 1 && drawn.length && Math.max(...drawn) - Math.min(...drawn) < (common[1] - common[0]) / 3 ? range([], drawn) : common;
   });
-  const dotted = clouds.flatMap((each, panel) => cloud(each, 5, scales[panel])), shared = scales.indexOf(fitted);
+  const own = panel => ends[panel] !== common, first = ends.indexOf(common);
+  const dotted = clouds.flatMap((each, panel) => cloud(each, 5, ends[panel]));
   for (const trace of dotted.filter(each => each.showlegend)) {  // once for all panels
     trace.showlegend = !named.has(trace.name);
     named.add(trace.name);
   }
-  const [axes, height] = panels(keys.length, columns, 210, 0.08, panel => {
-    const own = scales[panel] !== fitted, labelled = own || panel % columns === 0 || scales[panel - 1] !== fitted;
-    return {
-      x: xs[panel], y: {
-        range: scales[panel], ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(own || panel === shared ? {} : {matches: "y" + (shared ? shared + 1 : "")}),
-        showticklabels: labelled, title: {text: [...(panel % columns ? [] : [plain(data.monitor.name)]), ...(own ? ["own scale"] : [])].join(", ")},
-      },
-    };
-  });
+  const told = keys.some((_, panel) => own(panel));  // no panel has the ticks of the panel on its left
+  const [axes, height] = panels(keys.length, columns, 210, told ? Math.max(0.06, 50 / width) : 0.06, panel => ({
+    x: {...xs[panel], title: {text: plain(keys[panel].name) + (own(panel) ? " (own scale)" : "")}},
+    y: {range: ends[panel], ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(own(panel) || panel === first ? {} : {matches: "y" + (first ? first + 1 : "")}), ...(panel % columns ? {showticklabels: told} : {title: {text: plain(data.monitor.name)}})},
+  }));
   return [[...dotted, ...bands, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
 }
 

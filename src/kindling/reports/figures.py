@@ -23,6 +23,7 @@ from kindling.reports.collect import Reported
 from kindling.reports.dependence import Fitted
 
 MOST_BARS = 20
+OWN_SCALE = 3  # a panel whose lines span less than this part of the common axis has an own one
 LINES: Sequence[tuple[dict[str, Any], str]] = (  # of an effect
     ({"marker": "o", "ms": 5}, "best setting"),
     ({"ls": "--", "lw": 1.2}, "best quarter of the settings"),
@@ -131,11 +132,13 @@ def effects(
 ) -> Figure:
     """A panel per key: a dot per trial, and lines of the best setting, the best quarter and the
     median, and where there is one, the fit with its interval. The axis of a key has the scale of
-    the key."""
+    the key. The panels have one axis of values in common, except for those whose lines would be
+    flat there."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(9.3, 2.5 * rows), layout="constrained")  # as wide as the page
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    spans = []  # of the lines of each panel
     for axis, effect in zip(axes.flat, found, strict=False):
         log, exact = effect.scale == "log", all(len({*group}) == 1 for group in effect.numbers)
         groups = [np.log10(group) if log else np.asarray(group) for group in effect.numbers]
@@ -150,7 +153,10 @@ def effects(
         x = 10**middles if log else middles
         for values, (style, name) in zip(zip(*effect.levels, strict=True), LINES, strict=True):
             axis.plot(x, values, color=COLOURS[0], label=name, **style)
-        if fit := (fits or {}).get(effect.key):
+        fit = (fits or {}).get(effect.key)
+        drawn = [*np.ravel(effect.levels), *(fit.values if fit else ())]
+        spans.append((min(drawn), max(drawn)))
+        if fit:
             axis.fill_between(fit.at, fit.low, fit.high, color=COLOURS[1], alpha=0.2, lw=0)
             axis.plot(fit.at, fit.values, color=COLOURS[1], lw=1.2, label="fitted")
         if log:
@@ -162,7 +168,22 @@ def effects(
         if exact:
             turned = 40 if max(map(len, effect.labels)) > 6 else 0
             axis.set_xticks(x, effect.labels, rotation=turned)
-        _label(axis, quantity, xlabel=effect.key)
+        _label(axis, quantity)
+    ends = [axis.get_ylim() for axis in axes.flat[: len(found)]]
+    common = min(low for low, _ in ends), max(high for _, high in ends)
+    for axis, effect, (low, high) in zip(axes.flat, found, spans, strict=False):
+        weak = len(found) > 1 and high - low < (common[1] - common[0]) / OWN_SCALE
+        margin = 0.05 * (high - low) or 0.01
+        axis.set_ylim(*((low - margin, high + margin) if weak else common))
+        axis.set_xlabel(f"{effect.key} (own scale)" if weak else effect.key)
+        for line in axis.lines[: len(effect.values)]:  # its dots: none is lost
+            x, y = np.asarray(line.get_xydata()).T
+            bottom, top = axis.get_ylim()
+            inset = 0.02 * (top - bottom)
+            for mark, end, far in (
+                ("v", bottom + inset, y < bottom), ("^", top - inset, y > top),
+            ):  # fmt: skip
+                axis.plot(x[far], np.full(far.sum(), end), mark, color=COLOURS[1], ms=3)
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     for axis in axes[:, 0]:
