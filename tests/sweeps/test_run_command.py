@@ -12,6 +12,7 @@ import hydra
 import pytest
 
 from kindling.commands import train
+from kindling.config import faults
 from kindling.config.compose import compose, shared_composer
 from kindling.config.schema import Config
 from kindling.records.folder import Run
@@ -19,6 +20,7 @@ from kindling.records.loading import open_trained
 from kindling.sweeps import command_line, run_command, trials
 from kindling.sweeps.command_line import check_command_line
 from kindling.system.errors import InputError
+from kindling.system.files import parse_yaml
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.runs import ended
 from tests.helpers.sweeps import trained_here
@@ -37,6 +39,27 @@ COMMANDS = {
     # The sweep itself has the default model: a third choice of groups.
     "models": (("-m", *SMALL, "model=logistic_regression,mlp", "seed=1,2"), 3, 4),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", ["fused", "basic"])
+def test_no_configuration_of_a_sweep_is_parsed(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the memory is as large as the sweep."""
+    parsed: list[Path] = []
+    parse = parse_yaml
+
+    def noting(content: bytes, path: Path) -> Any:
+        parsed.append(path)
+        return parse(content, path)
+
+    monkeypatch.setattr(faults, "parse_yaml", noting)
+    faults._READ.clear()
+    monkeypatch.setattr(faults._READ, "most", 4)
+    sweep = run_command.sweep
+    sweep(*SMALL, "seed=range(4)", f"hydra/launcher={launcher}", folder=tmp_path / "sweep")
+    assert (tmp_path / "sweep" / "3" / "result.json").exists()
+    assert not parsed
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,14 +4,18 @@ import logging
 import pickle
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kindling.config import faults
 from kindling.config.compose import compose
+from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.sweeps.tasks import GroupTask, train_group
-from kindling.system.files import lock_or_fail
+from kindling.system.files import lock_or_fail, parse_yaml
 from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 from tests.helpers.weights import same
@@ -36,6 +40,36 @@ def test_a_task_can_be_sent_to_another_process(tmp_path: Path) -> None:
     assert Run(tmp_path / "1").result["test/acc"] == alone.result["test/acc"]
     assert same(Run(tmp_path / "1"), alone)
     assert (tmp_path / "results.csv").read_text().count("finished") == 2
+
+
+def test_another_process_need_not_parse_the_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still reads the files: where one has changed, its trial is refused."""
+    sent = task(tmp_path)
+    for config, run in zip(sent.configs, sent.runs, strict=True):
+        create_run_folder(run, config.to_primitives())
+    known = {run.config_file.read_bytes(): run.config for run in sent.runs}
+    configs = tuple(known.values())
+    packed = pickle.dumps(replace(sent, configs=configs, remembered=faults.remembered(configs)))
+
+    parsed: list[Path] = []
+    parse = parse_yaml
+
+    def noting(content: bytes, path: Path) -> Any:
+        parsed.append(path)
+        return parse(content, path)
+
+    monkeypatch.setattr(faults, "parse_yaml", noting)
+    faults._READ.clear()  # as in another process
+    train_group(pickle.loads(packed))
+    assert sent.ended
+    assert not parsed
+
+    changed = sent.runs[1].config_file
+    changed.write_text(changed.read_text().replace("seed: 1", "seed: 2"))
+    assert not sent.ended
+    assert parsed == [changed]
 
 
 def test_a_task_that_has_ended_is_left_alone(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
@@ -35,12 +35,13 @@ from kindling.system.errors import InputError
 from kindling.system.extras import missing
 from kindling.system.files import YAML_LIMIT, parse_yaml, read_bounded
 from kindling.system.installation import CONF, as_command
+from kindling.system.recent import Recent
 
 FAULTS_SHOWN = 50
 MOST_READ = 10_000  # configurations that are kept; a sweep has no more trials
 EXTENSIONS = "extensions.yaml"  # beside config.yaml: what comes from extensions, and from which
 _SCHEMA = TypeAdapter(Config)
-_READ: dict[bytes, Config] = {}  # by the content of their files
+_READ = Recent[bytes, Config](MOST_READ)  # by the content of their files
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -68,7 +69,7 @@ def read_config(path: Path) -> Config:
         except InputError as error:
             missing = absent(path.with_name(EXTENSIONS))
             raise InputError("\n  ".join([f"{path}: {error}", *missing])) from None
-        _remember(content, config)
+        _READ[content] = config
     return config
 
 
@@ -83,13 +84,20 @@ def remember_config(content: bytes, values: Mapping[str, Any], config: Config) -
     """From now on `read_config` returns `config`, which was checked, for a file with this content,
     if the content's values are those of `config`."""
     if _SCHEMA.validate_python(values) == config:
-        _remember(content, config)
+        _READ[content] = config
 
 
-def _remember(content: bytes, config: Config) -> None:
-    if len(_READ) == MOST_READ:
-        _READ.clear()
-    _READ[content] = config
+def remembered(configs: Iterable[Config]) -> dict[bytes, Config]:
+    """Those of these objects that `read_config` returns, by the content of their files. Another
+    process passes them to `remember`, and then need not parse the files."""
+    wanted = {id(config) for config in configs}
+    return {content: config for content, config in _READ.items() if id(config) in wanted}
+
+
+def remember(contents: Mapping[bytes, Config]) -> None:
+    """From now on `read_config` returns these, which `remembered` returned, perhaps elsewhere."""
+    for content, config in contents.items():
+        _READ[content] = config
 
 
 def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:

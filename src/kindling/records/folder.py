@@ -49,6 +49,7 @@ from kindling.system.files import (
     write_durably,
 )
 from kindling.system.installation import as_command
+from kindling.system.recent import Recent
 
 ALWAYS = ("epoch", "step", "seconds", "lr")  # the columns of every history
 OF_SCORE = {  # the first columns of a history, by the score of the task
@@ -518,15 +519,13 @@ class Run:
 
 MOST_READ = 10_000  # results that are kept; a sweep has no more trials
 SHARED = ("hardware", "versions", "data")  # of a result: most of its memory
-_READ: dict[FileIdentity, Result] = {}
+_READ = Recent[FileIdentity, Result](MOST_READ)
 _LATEST: dict[str, Any] = {}  # what may be shared of the result that was read last
 
 
 def _remember(identity: FileIdentity, result: Result) -> None:
     """Trials of one sweep share what takes most of the memory of a result. Other threads may read
     results at the same time."""
-    if len(_READ) >= MOST_READ:
-        _READ.clear()
     own = cast(dict[str, Any], result)
     for key in SHARED:
         if key in own:

@@ -8,9 +8,10 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from kindling.config.faults import remember
 from kindling.config.schema import Config
 from kindling.records.folder import Run, resume_command
 from kindling.records.sweep_folder import Sweep
@@ -43,7 +44,8 @@ class _OfTrials:
 @dataclass(frozen=True)
 class GroupTask(_OfTrials):
     """Trains the trials of `sweep` with these numbers, configurations and folders as one stack.
-    All paths are absolute. Everything else that a process needs lies in the folders."""
+    All paths are absolute. Everything else that a process needs lies in the folders; what is
+    `remembered` of them need not be parsed again."""
 
     sweep: Path
     trials: tuple[int, ...]
@@ -51,6 +53,7 @@ class GroupTask(_OfTrials):
     folders: tuple[Path, ...]
     state_folder: Path
     halving: int | None = None
+    remembered: Mapping[bytes, Config] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -77,6 +80,7 @@ def train_group(task: GroupTask, patience: float = LOCK_PATIENCE) -> None:
     If the group fails, its trials get the status `failed`, and the log says why. While another
     process trains the group, waits for up to `patience` seconds. Raises Interrupted after a signal.
     """
+    remember(task.remembered)
     try:
         fit_stack(task.configs, task.folders, task.state_folder, task.halving, patience=patience)
     except InputError as error:
