@@ -163,8 +163,8 @@ class Sweep:
 
 
 class KeyImportance(NamedTuple):
-    """The share of a key of a search in the difference between good trials and all trials, and the
-    ends of its interval; None: of a search from before there were intervals."""
+    """The share of the differences between the trials of a search that a key explains alone, and
+    the ends of its interval; None: of a search from before there were intervals."""
 
     share: Proportion
     low: Proportion | None = None

@@ -137,8 +137,8 @@ def pictures(
         yield picture("history", caption, "history", "history", part.entries)
     if part.importance:
         caption = (
-            "Importance of each key: its share in the difference between good trials and all "
-            "trials (PED-ANOVA), and its 95% interval"
+            "Importance of each key: which share of the differences between trials it explains "
+            "alone, and its 95% interval"
         )
         yield picture("importance", caption, None, "importance", part.importance)
     if grid := analysis.grid(part):
