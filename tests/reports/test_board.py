@@ -700,6 +700,20 @@ def test_ticked_runs_are_overlaid_with_bands(server: Server, browser: Browser) -
 
 
 @pytest.mark.slow
+def test_a_scatter_begins_with_the_first_key(server: Server, browser: Browser) -> None:
+    """Unless another was chosen, also among the trials of a sweep."""
+    for address in ("", f"#{urlencode({'in': SWEEP})}"):
+        with opened(browser, f"{server.url}/{address}") as page:
+            rows_shown(page)
+            page.select_option("#chart", "scatter")
+            page.wait_for_selector("#slices0 .main-svg >> nth=0")
+            assert page.input_value("#x") == "optimizer.lr"
+            assert "x=" not in page.url
+            page.select_option("#x", "seconds")
+            until(page, "location.hash.includes('x=seconds')")
+
+
+@pytest.mark.slow
 def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
     view = {
         "where": "kind=run best>10", "sort": "-optimizer.lr", "group": "optimizer.lr",

@@ -246,3 +246,13 @@ def test_the_settings_within_reach_fill_the_axis_and_the_others_lie_at_its_end()
     assert [text.get_text() for text in inside.axes[0].texts] == ["0.13", "0.89"]
     assert [line.get_marker() for line in inside.axes[0].lines].count(">") == 2
     assert interval_data(samples, "val/acc", "a trial", ends=ends)["ends"] == ends
+
+
+def test_an_axis_of_shares_ends_at_0_and_100_percent() -> None:
+    samples = [Sample("a", [0.0, 0.99], 0.5, (0.0, 1.0)), Sample("b", [1.0], 1.0, None)]
+    for ends in (None, (-0.1, 1.1)):
+        axis = pictures.intervals(samples, "val/acc", "a trial", ends=ends).axes[0]
+        assert axis.get_xlim() == (-0.02, 1.02)
+        wide = pictures.intervals(samples, "val/loss", "a trial", ends=ends).axes[0].get_xlim()
+        assert wide[0] < -0.02
+        assert wide[1] > 1.02

@@ -26,6 +26,7 @@ from playwright.sync_api import Browser
 from kindling.data.sources import published
 from kindling.data.sources.published import UnavailableError
 from kindling.inference.evaluation import evaluate_path
+from kindling.plots.samples import Sample, interval_data
 from kindling.plots.style import COLOURS, use_style
 from kindling.records.folder import CONFIRMATION, Run
 from kindling.records.outcome import SHARED_TIME, in_full
@@ -154,7 +155,7 @@ def test_a_note_about_seconds_needs_a_column_of_seconds(sweep: Path) -> None:
 
 @pytest.mark.slow
 def test_a_large_sweep_shows_its_first_rows(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best trials, and some of those that did not finish; all runs in the pictures' ends."""
     shutil.copytree(sweep, tmp_path / "sweep")
@@ -172,7 +173,13 @@ def test_a_large_sweep_shows_its_first_rows(
     rows = csv.DictReader(io.StringIO((sweep / "results.csv").read_text()))
     every = [float(row["val/acc"]) for row in rows if row["trial"] not in "34"]
     assert accuracies == [round(100 * value, 2) for value in sorted(every, reverse=True)[:3]]
-    assert "the first 4 of 8 trials; results.csv has all; seconds of a trial" in page
+    assert ">the first 4 of 8 trials; results.csv has all</span>" in page
+    with opened(browser, (tmp_path / "sweep" / "report.html").as_uri()) as shown:
+        count = shown.locator("[data-filters=sweep1] + .count")
+        shown.locator("[data-filters=sweep1]").fill("nowhere")
+        assert count.inner_text() == "0 of the first 4 of 8 trials; results.csv has all"
+        shown.locator("[data-filters=sweep1]").fill("")
+        assert count.inner_text() == "the first 4 of 8 trials; results.csv has all"
     assert "<h1>A sweep over hidden_sizes, lr, seed on digits: 8 trials</h1>" in page
 
 
@@ -237,8 +244,51 @@ def test_sentences_about_several_sweeps_are_below_their_titles(sweep: Path, tmp_
     assert told[1:half] == [line.replace("/two", "/one") for line in told[half + 1 :]]
     assert told[1].startswith("The best of 4 settings is ")
     single = list[str]()
-    write_report([tmp_path / "one"], models=False, tell=single.append)
+    alone = write_report([tmp_path / "one"], models=False, tell=single.append)
     assert single == told[1:half]
+    assert "<nav" not in alone.read_text()
+
+
+@pytest.mark.slow
+def test_a_page_of_several_parts_begins_with_an_overview(
+    browser: Browser, sweep: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(sweep, tmp_path / name)
+    page = write_report([tmp_path], models=False)
+    with opened(browser, page.as_uri()) as shown:
+        lines = shown.locator("nav li").all_inner_texts()
+        assert [line.partition(": ")[0] for line in lines] == ["Sweep one", "Sweep two"]
+        texts = shown.locator(".best").first.inner_text().splitlines()
+        best = [text for text in texts if text]  # name, metric, value
+        told = f"{best[0].removeprefix('best: ')}, {best[1]} {best[2]}"
+        assert [line.partition(": ")[2] for line in lines] == [told, told]
+        top = "element => element.getBoundingClientRect().top"
+        assert shown.locator("nav").evaluate(top) < 300
+        shown.locator("nav a", has_text="Sweep two").click()
+        assert -1 <= shown.locator("h2", has_text="Sweep two").evaluate(top) < 100
+
+
+@pytest.mark.slow
+def test_numbers_in_charts_are_rounded_as_in_python(browser: Browser, sweep: Path) -> None:
+    """Also halfway between two hundredths, where Python takes the even one."""
+    values = [n / 800 for n in range(-800, 801)] + [n / 32_000 for n in range(32_001)]
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        found = page.evaluate("values => values.map(value => shown(value, true))", values)
+    assert found == [f"{value:.2%}" for value in values]
+
+
+@pytest.mark.slow
+def test_an_axis_of_shares_ends_at_0_and_100_percent(browser: Browser, sweep: Path) -> None:
+    samples = [Sample("a", [0.0, 0.99], 0.5, (0.0, 1.0)), Sample("b", [1.0], 1.0, None)]
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        for quantity, ends, expected in (
+            ("val/acc", None, [-0.02, 1.02]), ("val/acc", (-0.1, 1.1), [-0.02, 1.02]),
+            ("val/loss", None, [-0.05, 1.05]), ("val/loss", (-0.1, 1.1), [-0.1, 1.1]),
+        ):  # fmt: skip
+            data = {"intervals": interval_data(samples, quantity, "a trial", ends=ends)}
+            axis = page.evaluate("data => intervals(data, {}, 800)[1].xaxis.range", data)
+            assert axis == pytest.approx(expected)
 
 
 def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
@@ -298,7 +348,7 @@ def test_each_data_set_has_its_own_section(
     found = Tables(page).found
     names = [sorted(row[0] for row in found[f"runs{number}-table"][1:]) for number in (1, 2, 3, 4)]
     assert names == [["run1", "run3"], ["run2"], ["run4"], ["run5"]]
-    titles = re.findall("<h2>(Runs.*)</h2>", page)
+    titles = re.findall('<h2 id="\\w+">(Runs.*)</h2>', page)
     paths = [tmp_path / name for name in ("mine.npz", "other.npz")]
     assert titles == [
         "Runs on digits", "Runs on toy", *(f"Runs on npz {path}" for path in paths)
@@ -338,7 +388,7 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     found = Tables(page).found
     for number, expected in ((1, {"0", "1"}), (2, {"2", "3"})):
         assert {row[0] for row in found[f"sweep{number}-table"][1:]} == expected
-    assert "<h2>Sweep trials on digits</h2>" in page
+    assert '<h2 id="sweep1">Sweep trials on digits</h2>' in page
     assert "<h1>A sweep over seed on digits, toy: 4 trials</h1>" in page
 
 

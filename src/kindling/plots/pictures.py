@@ -214,7 +214,10 @@ def intervals(
         axis.plot(*np.array(promised).T, "D", label="promised by the sweep", **mark)
     axis.set_yticks(range(len(samples)), ["\n".join(lines) for lines in labels])
     axis.set_ylim(len(samples) - 0.5, -0.5)
-    axis.set_xlim(ends)
+    low, high = ends or axis.get_xlim()
+    if is_fraction(quantity):  # an axis of shares ends at 0% and 100%, with room for half a dot
+        low, high = max(low, -0.02), min(high, 1.02)
+    axis.set_xlim(low, high)
     axis.set_xlabel(quantity)
     axis.grid(axis="x")
     axis.tick_params(axis="y", length=0)

@@ -87,6 +87,7 @@ const usual = () => ["best", "status", ...first, ...(order.some(row => row.trial
 const columns = () => ((view.columns || kept())?.split(",") ?? usual()).filter(name => whole || !OF_WHOLE.includes(name));
 const kept = () => { try { return localStorage.getItem(KEPT); } catch { return null; } };
 const isField = name => ABOUT.fields.includes(name), metrics = () => [...new Set([...rowOf.values()].slice(0, 500).flatMap(row => Object.keys(row.metrics)))].sort();
+const across = () => view.x || (first.find(name => name !== "seed") ?? typed[0] ?? "seconds");  // of the scatter
 const asKey = name => !isField(name) && !name.includes("/");
 
 const load_rows = latest(async () => {
@@ -279,8 +280,7 @@ function offer() {
   }), " " + clip(name))));
   fill($("group"), ["", "kind", "data", "status", "tag", ...typed.filter(asKey)], view.group);
   const numbers = ["best", ...metrics(), "seconds", ...(whole ? ["trials", "test"] : [])];
-  if (!view.x) view.x = first.find(name => name !== "seed") ?? typed[0] ?? "seconds";
-  fill($("x"), [...new Set([...typed, "seconds", ...(whole ? ["trials"] : []), ...metrics()])], view.x);
+  fill($("x"), [...new Set([...typed, "seconds", ...(whole ? ["trials"] : []), ...metrics()])], across());
   fill($("y"), numbers, view.y);
   $("chart").value = view.chart;
   $("x").parentElement.hidden = view.chart !== "scatter";
@@ -323,7 +323,7 @@ const load_charts = latest(async () => {
         told = [...skipped, ...(charts.length ? [] : ["The ticked rows have no curve yet."])].join("; ");
       }
     } else {
-      const wanted = view.chart === "scatter" ? [view.x] : [...new Set([...columns().filter(name => asKey(name) || name.includes("/")), ...first])].filter(name => name !== view.y);
+      const wanted = view.chart === "scatter" ? [across()] : [...new Set([...columns().filter(name => asKey(name) || name.includes("/")), ...first])].filter(name => name !== view.y);
       const {data, left_out, group, rows: of, drawn: some} = await ask("/chart", [["in", view.in], ["where", view.where], ["metric", view.y], ...wanted.map(name => ["key", name])]);
       const dots = data && effective(data).length;
       told = [...(dots ? [] : [`No row has several values of ${clip(wanted.join(", ") || "a key")} and a value of ${clip(view.y)}.`]), ...(left_out ? [`${left_out.toLocaleString("en")} rows on other data, with another metric or without a value are left out.`] : [])].join(" ");

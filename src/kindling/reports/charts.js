@@ -26,7 +26,12 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
 const clip = text => text.length > 60 ? text.slice(0, 29) + "…" + text.slice(-30) : text;
 const escaped = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const plain = text => escaped(clip(text));
-const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
+// As Python rounds: a value halfway between two goes to the even one.
+function hundredths(value) {
+  const up = value.toFixed(2), halfway = value % 0.125 === 0 && value % 0.25 !== 0;
+  return halfway && Number(up.at(-1)) % 2 ? (value - Math.sign(value) * 0.001).toFixed(2) : up;
+}
+const shown = (value, fraction) => value === null ? "–" : fraction ? hundredths(100 * value) + "%" : String(Number(value.toPrecision(4)));
 const known = values => values.filter(value => value !== null);
 const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 function deviation(values) {
@@ -347,6 +352,13 @@ function heat(data, state, width) {
 }
 
 // Rows of dots with a mean, its interval and, in a confirmation, what the sweep promised. On narrow pages, labels are above their rows.
+// The ends of an axis. Shares end at 0% and 100%, with room for half a dot.
+function around(values, fraction) {
+  const low = Math.min(...values), high = Math.max(...values), beside = 0.05 * (high - low || high || 1);
+  return clipped([low - beside, high + beside], fraction);
+}
+const clipped = ([low, high], fraction) => fraction ? [Math.max(low, -0.02), Math.min(high, 1.02)] : [low, high];
+
 function intervals(data, state, width) {
   const {name, fraction, value, mean: told, samples, ends: fitted} = data.intervals, narrow = width < 640;
   const labels = samples.map(({label}) => wrapped(label, narrow ? Math.max(8, Math.floor(width / 7.5)) : 44)), most = Math.max(...labels.map(lines => lines.length));
@@ -371,7 +383,7 @@ function intervals(data, state, width) {
   }
   const under = legendRows(traces, width) + 60, text = lines => lines.map(escaped).join("<br>");
   return [traces, layout(tall * samples.length + under + MARGIN.t, {
-    xaxis: axis({title: {text: plain(name)}, ...(fitted ? {range: fitted} : {}), ...(fraction ? {tickformat: "~%"} : {})}),
+    xaxis: axis({title: {text: plain(name)}, range: fitted ? clipped(fitted, fraction) : around([...dots.map(({x}) => x), ...means.flatMap(ends), ...promised.map(sample => sample.promised)], fraction), ...(fraction ? {tickformat: "~%"} : {})}),
     yaxis: {...axis({}), range: [samples.length - 0.5, -0.5], showgrid: false, tickvals: narrow ? [] : samples.map((_, row) => row), ticktext: labels.map(text)},
     annotations: narrow ? labels.map((lines, row) => ({x: 0, xref: "paper", xanchor: "left", y: row - 0.45, yanchor: "top", align: "left", text: text(lines), showarrow: false, font: {size: 12}})) : [],
     margin: {...MARGIN, b: under}, legend: BELOW, dragmode: false,  // the tool bar lies in the upper margin

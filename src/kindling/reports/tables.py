@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kindling.config.measures import in_words, is_logged
+from kindling.config.written import counted
 from kindling.records.folder import Result
 from kindling.records.outcome import (
     INTERVAL,
@@ -49,6 +50,11 @@ class PageTable:
     # Columns that were left out, and settings, because all runs have the same.
     shared: Sequence[tuple[str, str]] = ()
     note: str = ""
+    selected: str = ""  # which rows of a longer list these are
+
+    @property
+    def counted(self) -> str:
+        return self.selected or counted(len(self.rows), "row")
 
 
 def _text(text: str) -> Cell:
@@ -106,14 +112,14 @@ def run_table(name: str, part: Part) -> PageTable:
         if len(rows) > 1 and len({row[name].text for row in rows}) == 1
     }
     rows = [{name: row[name] for name in row if name not in same} for row in rows]
-    notes = []
+    selected = note = ""
     if len(ranked) > MOST_ROWS:
         file = "; results.csv has all" if part.noun == "trial" else ""
-        notes.append(f"the first {MOST_ROWS:,} of {len(ranked):,} {part.noun}s{file}")
+        selected = f"the first {MOST_ROWS:,} of {len(ranked):,} {part.noun}s{file}"
     if "seconds" not in same and any(entry.stacked > 1 for entry in ranked):
-        notes.append(SHARED_TIME)
+        note = SHARED_TIME
     shared = _common([entry.settings for entry in ranked])
-    return PageTable(name, rows, [*same.items(), *shared], "; ".join(notes))
+    return PageTable(name, rows, [*same.items(), *shared], note, selected)
 
 
 def _first(ranked: Sequence[Reported]) -> Sequence[Reported]:

@@ -421,7 +421,7 @@ def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path
     page = (tmp_path / "here" / "report.html").read_text()
     assert 'id="sweep1-importance"' in page
     assert 'data-chart="history"' in page
-    assert "<h2>Search here</h2>" in page
+    assert '<h2 id="sweep1">Search here</h2>' in page
     rows = (tmp_path / "here" / "results.csv").read_text().splitlines()
     assert len(rows) == 5
     assert yaml.safe_load((tmp_path / "here" / "search.yaml").read_text()) == [
