@@ -29,6 +29,7 @@ from kindling.records.folder import Run
 from kindling.records.labels import read_labels, write_labels
 from kindling.records.listing import read_entry, values_of
 from kindling.reports import board as serving
+from kindling.reports import charts
 from kindling.reports.board import Board, Server, serve_board
 from kindling.system.errors import InputError
 from kindling.system.page_server import ADDRESS
@@ -204,7 +205,7 @@ def test_a_trial_that_waits_hides_no_curve(server: Server, finished: Run) -> Non
 def test_the_data_of_a_scatter(server: Server) -> None:
     found = get(server, "/chart", ("key", "optimizer.lr"), ("metric", "val/loss"))
     data = found["data"]
-    assert (found["rows"], found["drawn"], found["left_out"]) == (11, 11, 0)
+    assert (found["rows"], len(found["data"]["trials"]), found["left_out"]) == (11, 11, 0)
     assert data["monitor"]["name"] == "val/loss"
     (key,) = data["keys"]
     names = [trial["name"].split(" (")[-1].rstrip(")") for trial in data["trials"]]
@@ -700,17 +701,27 @@ def test_ticked_runs_are_overlaid_with_bands(server: Server, browser: Browser) -
 
 
 @pytest.mark.slow
-def test_a_scatter_begins_with_the_first_key(server: Server, browser: Browser) -> None:
-    """Unless another was chosen, also among the trials of a sweep."""
-    for address in ("", f"#{urlencode({'in': SWEEP})}"):
-        with opened(browser, f"{server.url}/{address}") as page:
+def test_a_scatter_begins_with_the_first_key(
+    server: Server, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless another was chosen; also among the trials of a sweep, and before the rows are there.
+    The caption says how many rows are drawn, of the second chart too."""
+    monkeypatch.setattr(charts, "MOST_SHOWN", 2)
+    title = "document.querySelector('#slices0 .chart')?.layout?.xaxis.title.text"
+    for view in ({}, {"in": SWEEP}, {"chart": "scatter"}):
+        with opened(browser, f"{server.url}/#{urlencode(view)}") as page:
             rows_shown(page)
             page.select_option("#chart", "scatter")
-            page.wait_for_selector("#slices0 .main-svg >> nth=0")
+            until(page, f"{title} === 'optimizer.lr'")
             assert page.input_value("#x") == "optimizer.lr"
             assert "x=" not in page.url
-            page.select_option("#x", "seconds")
-            until(page, "location.hash.includes('x=seconds')")
+            count = "5 of 6 runs" if "in" in view else "5 of 11 runs"
+            caption = page.locator("#slices0 figcaption")
+            assert caption.inner_text().startswith(f"{count} are drawn. A dot per row: ")
+            page.select_option("#x", "seed")
+            until(page, f"{title} === 'seed'")
+            until(page, "location.hash.includes('x=seed')")
+            assert caption.inner_text().count("are drawn") == 1
 
 
 @pytest.mark.slow

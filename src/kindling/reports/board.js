@@ -322,13 +322,12 @@ const load_charts = latest(async () => {
         found = charts.map(({title, data}) => ["curves", data, `${charts.length > 1 ? title + ". " : ""}${ABOUT.curves}`]);
         told = [...skipped, ...(charts.length ? [] : ["The ticked rows have no curve yet."])].join("; ");
       }
-    } else {
+    } else if (rowsOf) {  // the rows tell the keys; when they come, this is called again
       const wanted = view.chart === "scatter" ? [across()] : [...new Set([...columns().filter(name => asKey(name) || name.includes("/")), ...first])].filter(name => name !== view.y);
-      const {data, left_out, group, rows: of, drawn: some} = await ask("/chart", [["in", view.in], ["where", view.where], ["metric", view.y], ...wanted.map(name => ["key", name])]);
+      const {data, left_out, group} = await ask("/chart", [["in", view.in], ["where", view.where], ["metric", view.y], ...wanted.map(name => ["key", name])]);
       const dots = data && effective(data).length;
       told = [...(dots ? [] : [`No row has several values of ${clip(wanted.join(", ") || "a key")} and a value of ${clip(view.y)}.`]), ...(left_out ? [`${left_out.toLocaleString("en")} rows on other data, with another metric or without a value are left out.`] : [])].join(" ");
-      const many = some < of ? ` Of ${of.toLocaleString("en")} rows, ${some.toLocaleString("en")} are drawn.` : "";
-      if (dots) found = [[view.chart === "scatter" ? "slices" : "parallel", data, `${view.chart === "scatter" ? "A dot per row" : "A line per row; drag a box over an axis to choose rows"}: ${group}.${many}`]];
+      if (dots) found = [[view.chart === "scatter" ? "slices" : "parallel", data, `${view.chart === "scatter" ? "A dot per row" : "A line per row; drag a box over an axis to choose rows"}: ${group}.`]];
     }
   } catch (error) {
     if (!error.told) throw error;

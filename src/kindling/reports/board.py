@@ -262,7 +262,7 @@ class Board:
         if len(keys) == 1:
             data["keys"][0]["repeated"] = False  # also a seed, if it is asked for
         names = {"group": " ".join(filter(None, largest)), "left_out": len(entries) - len(drawn)}
-        return {"data": data, **names, "rows": len(drawn), "drawn": len(data["trials"])}
+        return {"data": data, **names, "rows": len(drawn)}
 
     def details(self, folder: str) -> dict[str, Any]:
         """A run or sweep: facts, settings, the end of its log, and the pictures of its reports."""

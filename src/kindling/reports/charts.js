@@ -511,8 +511,8 @@ function show(figure) {
   const chart = document.createElement("div"), state = figure.chartState = {scale: remembered() ?? "linear", means: null, key: null, over: "", smooth: "", ...figure.chartState};
   let data = read(), bar = null, drawn = {};  // the last state, and the range of each axis before a zoom
   const part = document.createElement("span");
-  figure.querySelector("figcaption")?.prepend(part);
   const draw = () => {
+    figure.querySelector("figcaption")?.prepend(part);  // anew: a page may have changed the caption
     part.textContent = data.entries > data.trials?.length ? `${data.trials.length.toLocaleString("en")} of ${data.entries.toLocaleString("en")} ${data.noun}s are drawn. ` : "";
     if (!chart.clientWidth) return;  // a hidden figure is drawn when it is shown
     const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth), before = drawn, uirevision = JSON.stringify(state);
