@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,41 +144,48 @@ def test_no_result_is_without_its_history(warm: Warm, tmp_path: Path) -> None:
 
 # Starts a warm process that imports nothing.
 KEPT_WARM: Command = (
-    "-c", "from kindling.system.warm_server import start;"
-    "serve = start(300, (), lambda: iter(())); serve and serve()",
+    "-c", "import sys; from kindling.commands import warm; from kindling.system.process import run;"
+    "warm.LIBRARIES, warm.compositions = (), lambda: iter(()); sys.argv = ['src.warm'];"
+    "run(warm.main, plain=True)",
 )  # fmt: skip
+of_linux = pytest.mark.skipif(sys.platform != "linux", reason="a warm process needs Linux")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a warm process needs Linux")
-def test_a_warm_process_starts_beside_what_a_power_cut_has_left(
-    warm: Warm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None of its files is synced, and none is read: the socket and the lock tell of a process by
-    the kernel alone."""
+@pytest.fixture
+def warm_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a warm process has its files."""
     with tempfile.TemporaryDirectory(prefix="w") as place:  # a socket's path has 107 bytes
         root = Path(place) / "root"
         root.mkdir()
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(root))
+        yield root
 
-        def start_and_stop(run: Callable[[], "subprocess.CompletedProcess[str]"]) -> None:
-            done = run()
-            assert done.returncode == 0, done.stderr
-            until(lambda: asked(b"s"))
-            assert (asked(b"q") or {})["commands"] == 0
-            until(lambda: not is_starting())
 
-        start_and_stop(lambda: run_recorded(warm, root, KEPT_WARM))
-        found = cuts(calls_of(root))
-        assert {"", ".lock", ".log"} == {Path(path).suffix for cut in found for path in cut.tree}
-        for cut, with_socket in itertools.product(found, (False, True)):
-            build(cut.tree, root)
-            if cut.tree:
-                socket_file().parent.chmod(0o700)
-            if cut.tree and with_socket:
-                with closing(socket.socket(socket.AF_UNIX)) as listener:
-                    listener.bind(str(socket_file()))
-            assert connected() is None
-            start_and_stop(lambda: warm(root, *KEPT_WARM))
+def start_and_stop(done: "subprocess.CompletedProcess[str]") -> None:
+    assert done.returncode == 0, done.stderr
+    until(lambda: asked(b"s"))
+    assert (asked(b"q") or {})["commands"] == 0
+    until(lambda: not is_starting())
+
+
+@of_linux
+def test_a_warm_process_starts_beside_what_a_power_cut_has_left(
+    warm: Warm, warm_root: Path
+) -> None:
+    """None of its files is synced, and none is read: the socket and the lock tell of a process by
+    the kernel alone."""
+    start_and_stop(run_recorded(warm, warm_root, KEPT_WARM))
+    found = cuts(calls_of(warm_root))
+    assert {"", ".lock", ".log"} == {Path(path).suffix for cut in found for path in cut.tree}
+    for cut, with_socket in itertools.product(found, (False, True)):
+        build(cut.tree, warm_root)
+        if cut.tree:
+            socket_file().parent.chmod(0o700)
+        if cut.tree and with_socket:
+            with closing(socket.socket(socket.AF_UNIX)) as listener:
+                listener.bind(str(socket_file()))
+        assert connected() is None
+        start_and_stop(warm(warm_root, *KEPT_WARM))
 
 
 def lost(done: Recorded, calls: Sequence[Call]) -> list[str]:
@@ -337,6 +344,8 @@ def failing(done: Recorded, warm: Warm, failure: Failure, number: int) -> tuple[
     """The status when this call fails, and what is wrong after the same command is typed again, ""
     if nothing is."""
     status, told = again(done, warm, failure, number)
+    if done.operation.restarted:
+        return status, done.fault(warm)
     if "Traceback" in told or status not in (0, 1, 2):
         return status, f"status {status}: {told[-700:]}"
     if status and not any(
@@ -348,11 +357,11 @@ def failing(done: Recorded, warm: Warm, failure: Failure, number: int) -> tuple[
 
 @pytest.mark.torture
 @pytest.mark.parametrize("kind", FAILURES)
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [*OPERATIONS, *ON_CLUSTERS])
 def test_a_call_that_fails_is_told_and_nothing_is_lost(
     name: str, kind: str, warm: Warm, tmp_path: Path
 ) -> None:
-    done, failure = record(OPERATIONS[name], warm, tmp_path), FAILURES[kind]
+    done, failure = record(found_or_skipped(name), warm, tmp_path), FAILURES[kind]
     assert again(done, warm, failure)[0] == 0
     calls = [call for call in calls_of(done.root) if failure.hits(call)]
     # Python itself looks for modules in the folder where a command is typed.
@@ -369,6 +378,30 @@ def test_a_call_that_fails_is_told_and_nothing_is_lost(
     needs_space = any(call.kind in "cwml" for call in done.calls)  # a removal does not
     needless = failure.kinds != CHANGES or (failure.full and not needs_space)
     assert needless or any(status for status, _ in ended.values())
+
+
+@of_linux
+@pytest.mark.slow
+def test_a_warm_process_on_a_disk_that_fails(warm: Warm, warm_root: Path) -> None:
+    """Each call in turn. The command tells, or starts the process; the next one starts it."""
+    start_and_stop(run_recorded(warm, warm_root, KEPT_WARM))
+    calls = calls_of(warm_root)
+    tried = {kind: sum(map(failure.hits, calls)) for kind, failure in FAILURES.items()}
+    for kind, failure in FAILURES.items():
+        for number in range(1, tried[kind] + 1):
+            shutil.rmtree(warm_root)
+            warm_root.mkdir()
+            done = run_recorded(warm, warm_root, KEPT_WARM, failure, number)
+            said = f"{kind}, call {number}: {done.stdout + done.stderr}"
+            assert done.returncode in (0, 1, 2), said
+            assert "Traceback" not in said, said
+            assert not done.returncode or os.strerror(failure.error) in said, said
+            until(lambda: asked(b"s") or not is_starting())
+            asked(b"q")
+            until(lambda: not is_starting())
+            start_and_stop(warm(warm_root, *KEPT_WARM))
+    print(json.dumps({"operation": "a warm process", "tried": tried}))
+    assert tried["an error once"] > 5
 
 
 # --- bits that flip -------------------------------------------------------------------------------
@@ -391,7 +424,7 @@ def flip(state: Tree, path: str, root: Path, draw: random.Random) -> int:
         "a run", "a run that keeps the best", "a fused sweep", "a sweep",
         "a sweep that keeps the best trial", "a sweep with halving",
         "a sweep of groups side by side", "a search", "a confirmation", "a pack",
-        "a sweep on Slurm",
+        *ON_CLUSTERS,
     ],
 )  # fmt: skip
 def test_a_flipped_bit_is_told_or_changes_nothing(name: str, warm: Warm, tmp_path: Path) -> None:
