@@ -314,6 +314,20 @@ def test_a_log_of_ones_own(command: Command, tmp_path: Path, text: str, begins: 
     assert f"\n{begins} trial 2 of 2, in " in done.stdout, done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["null", "local"])
+def test_the_log_of_each_fused_trial_lies_in_its_folder(
+    command: Command, tmp_path: Path, executor: str
+) -> None:
+    more = ("hydra.launcher.max_trials=1", f"hydra.launcher.executor={executor}", "seed=1,2,3")
+    own = ("hydra/launcher=fused", "hydra/job_logging=default", "hydra.sweep.dir=here")
+    done = command("src.train", "-m", *SMALL, *own, *more)
+    assert done.returncode == 0, done.stderr
+    logs = [(tmp_path / "here" / str(trial) / "train.log").read_text() for trial in range(3)]
+    assert all("epoch 2/2" in log for log in logs)
+    assert "3 trials: 3 alone" in logs[0]
+
+
 def test_a_sweep_that_is_removed_before_it_goes_on_is_not_trained_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ MOST_READ = 10_000  # configurations that are kept; a sweep has no more trials
 EXTENSIONS = "extensions.yaml"  # beside config.yaml: what comes from extensions, and from which
 _SCHEMA = TypeAdapter(Config)
 _READ = Recent[bytes, Config](MOST_READ)  # by the content of their files
+_CONTENTS = Recent[int, bytes](MOST_READ)  # of the files, by the identity of their configurations
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -69,7 +70,7 @@ def read_config(path: Path) -> Config:
         except InputError as error:
             missing = absent(path.with_name(EXTENSIONS))
             raise InputError("\n  ".join([f"{path}: {error}", *missing])) from None
-        _READ[content] = config
+        _keep(content, config)
     return config
 
 
@@ -84,20 +85,26 @@ def remember_config(content: bytes, values: Mapping[str, Any], config: Config) -
     """From now on `read_config` returns `config`, which was checked, for a file with this content,
     if the content's values are those of `config`."""
     if _SCHEMA.validate_python(values) == config:
-        _READ[content] = config
+        _keep(content, config)
+
+
+def _keep(content: bytes, config: Config) -> None:
+    _READ[content] = config
+    _CONTENTS[id(config)] = content
 
 
 def remembered(configs: Iterable[Config]) -> dict[bytes, Config]:
     """Those of these objects that `read_config` returns, by the content of their files. Another
     process passes them to `remember`, and then need not parse the files."""
-    wanted = {id(config) for config in configs}
-    return {content: config for content, config in _READ.items() if id(config) in wanted}
+    pairs = ((_CONTENTS.get(id(config)), config) for config in configs)
+    # Another object may have got the identity since.
+    return {key: each for key, each in pairs if key is not None and _READ.get(key) is each}
 
 
 def remember(contents: Mapping[bytes, Config]) -> None:
     """From now on `read_config` returns these, which `remembered` returned, perhaps elsewhere."""
     for content, config in contents.items():
-        _READ[content] = config
+        _keep(content, config)
 
 
 def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:

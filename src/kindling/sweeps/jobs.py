@@ -104,13 +104,22 @@ def stack_settings(values: dict[str, Any], configs: Sequence[Config]) -> FusedLa
 
 
 def train_stacks(
-    settings: FusedLauncher, configs: Sequence[Config], folders: Sequence[Path], sweep: Path
+    settings: FusedLauncher,
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    sweep: Path,
+    make: Callable[[Sequence[int]], None] | None = None,
 ) -> list[float]:
-    """Trains trials whose folders have been made; returns the monitored values."""
+    """Trains trials, and returns the monitored values. `make` makes the folders of trials, by their
+    numbers; None: they have been made."""
     with importing():
         from kindling.sweeps.trials import build_executor, train_trials
 
     executor = build_executor(settings, configs)
+    if executor.makes_folders:
+        executor.make = make
+    elif make is not None:
+        make(range(len(configs)))
     return train_trials(
         configs, folders, Sweep(sweep), settings.max_trials, settings.halving, executor
     )

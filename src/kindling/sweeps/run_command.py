@@ -143,11 +143,21 @@ def _train_in_stacks(command: Command, folder: Path, proceed: Callable[[int], bo
             return
         batch = range(count)[first : first + size]
         held = {each.name for each in folder.iterdir()}  # each look at a folder would cost more
-        new = [n for n in batch if str(n) not in held or not _configured(folder, n)]
-        write_together(write_first, (_files_and_section(command, n)[0] for n in new))
+        new = {n for n in batch if str(n) not in held or not _configured(folder, n)}
+        make = partial(_make_folders, command, new, first)
+        make([0])  # the log may be there
         _configure_log(command, _files_and_section(command, first)[1], "job_logging")
         configs = command.points[first : first + size]
-        train_stacks(settings, configs, [folder / str(number) for number in batch], folder)
+        folders = [folder / str(number) for number in batch]
+        train_stacks(settings, configs, folders, folder, make)
+
+
+def _make_folders(command: Command, new: set[int], first: int, trials: Sequence[int]) -> None:
+    """Makes the folders of those of the trials that are new. `trials` are counted from `first`."""
+    numbers = (first + trial for trial in trials)
+    files = (_files_and_section(command, number)[0] for number in numbers if number in new)
+    write_together(write_first, files)
+    new.difference_update(first + trial for trial in trials)
 
 
 @contextmanager

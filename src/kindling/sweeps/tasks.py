@@ -8,10 +8,10 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kindling.config.faults import remember
+from kindling.config.faults import remember, remembered
 from kindling.config.schema import Config
 from kindling.records.folder import Run, resume_command
 from kindling.records.sweep_folder import Sweep
@@ -68,6 +68,10 @@ class GroupTask(_OfTrials):
     def ended(self) -> bool:
         return all(run.ended for run in self.runs)
 
+    def with_memory(self) -> "GroupTask":
+        """As it is sent to another process: with what this one remembers of the folders."""
+        return replace(self, remembered=remembered(self.configs))
+
     @property
     def settled(self) -> bool:
         """Whether each trial has ended or failed."""
@@ -104,7 +108,7 @@ class Parcel(_OfTrials):
 
     @classmethod
     def of(cls, task: GroupTask) -> "Parcel":
-        return cls(pickle.dumps(task), task.folders, code())
+        return cls(pickle.dumps(task.with_memory()), task.folders, code())
 
     def train(self) -> None:
         """As train_group, but waits for ever for another process that trains the group. If this

@@ -15,7 +15,6 @@ from pkgutil import resolve_name
 from pydantic import TypeAdapter
 
 from kindling.config.executors import EXECUTORS
-from kindling.config.faults import remembered
 from kindling.config.schema import Config, Execution, joint_hash
 from kindling.config.written import counted
 from kindling.records.folder import Run
@@ -62,9 +61,8 @@ def train_trials(
         own = tuple(configs[trial] for trial in trials)
         own_folders = tuple(here / folders[trial] for trial in trials)
         state_folder = here / sweep.stacks / joint_hash(own)
-        whole = sweep.folder.absolute()
         tasks.append(
-            GroupTask(whole, trials, own, own_folders, state_folder, halving, remembered(own))
+            GroupTask(sweep.folder.absolute(), trials, own, own_folders, state_folder, halving)
         )
     try:
         executor.run(tasks)

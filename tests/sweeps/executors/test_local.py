@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,8 @@ from kindling.config.schema import Config, Execution
 from kindling.data.sources.catalogue import describe
 from kindling.records.folder import Run
 from kindling.records.sweep_folder import Sweep
-from kindling.sweeps.executors.local import Local, Slot, local
+from kindling.sweeps.executors.local import Local, Slot, _Worker, local
+from kindling.sweeps.tasks import GroupTask
 from kindling.sweeps.trials import train_trials
 from kindling.training import grouping
 from kindling.training.grouping import group_trials
@@ -53,6 +56,44 @@ def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> No
     assert re.search(r"trials (0, 2|1, 3): the process was killed; another goes on after", told)
     require_same(tmp_path / "sweep", expected)
     assert not any(map(lived, others))
+
+
+@pytest.mark.slow
+def test_folders_of_later_groups_are_made_while_the_first_ones_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, list[int]]] = []
+
+    def noting(what: str, worker_method: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: _Worker, *given: GroupTask) -> Any:
+            if given:
+                running[self] = [*given[0].trials]
+            events.append((what, running[self]))
+            return worker_method(self, *given)
+
+        return method
+
+    def make(trials: Sequence[int]) -> None:
+        events.append(("make", [*trials]))
+        for trial in trials:
+            folders[trial].mkdir()
+
+    running: dict[_Worker, list[int]] = {}
+    for name in ("begin", "ended"):
+        monkeypatch.setattr(_Worker, name, noting(name, getattr(_Worker, name)))
+    monkeypatch.setattr("kindling.sweeps.executors.local.PREPARED", 2)
+    configs = [compose(*SMALL, f"seed={seed}") for seed in range(5)]
+    folders = [tmp_path / str(trial) for trial in range(5)]
+    executor = local(slots(1), configs)
+    executor.make = make
+    train_trials(configs, folders, Sweep(tmp_path), 1, executor=executor)
+    assert events[:4] == [
+        ("make", [0, 1]), ("begin", [0]), ("make", [2, 3]), ("make", [4])
+    ]  # fmt: skip
+    assert events[4:] == [
+        (what, [trial]) for trial in range(5) for what in ("begin", "ended")
+    ][1:]  # fmt: skip
+    assert all(Run(folder).ended for folder in folders)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The executor that trains in this process, and what all executors have in common."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kindling.config.schema import Config
 from kindling.sweeps.tasks import GroupTask, train_group
@@ -20,6 +20,8 @@ class Executor:
     Failures of trials are in their folders."""
 
     slots = 1  # how many groups train at the same time
+    makes_folders = False  # whether `run` makes the folders of trials itself, by `make`
+    make: Callable[[Sequence[int]], None] | None = None  # of trials with these numbers
 
     def place(self, config: Config) -> TrainingDevice:
         """The device on which a group of such trials will train."""

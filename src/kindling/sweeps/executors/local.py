@@ -32,6 +32,7 @@ from kindling.training.result import shown
 log = logging.getLogger(__name__)
 
 PATIENCE = 5.0  # seconds
+PREPARED = 100  # so many trials at least get their folders together, in threads
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Local(Executor):
     If a process is killed, another goes on with its group, from the last checkpoint. A signal to
     this process reaches all of them once: they write their checkpoints.
     """
+
+    makes_folders = True  # those of a group while others train
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.places = slots
@@ -75,7 +78,7 @@ class Local(Executor):
             workers = [_Worker(slot, lines) for slot in self.places[: len(remaining)]]
             try:
                 with watch:
-                    _train_all(remaining, workers, watch)
+                    self._train_all(remaining, workers, watch)
             except BaseException as error:
                 for worker in workers:
                     worker.interrupt(getattr(error, "number", signal.SIGTERM))
@@ -84,23 +87,31 @@ class Local(Executor):
                 for worker in workers:
                     worker.close()
 
-
-def _train_all(tasks: Sequence[GroupTask], workers: Sequence["_Worker"], watch: Watch) -> None:
-    waiting, free = deque(map(Attempts, tasks)), [*workers]
-    training: dict[Any, tuple[_Worker, Attempts]] = {}  # by the pipes of the processes
-    while waiting or training:
-        while waiting and free:
-            worker, attempts = free.pop(0), waiting.popleft()
-            watch.note(attempts.task, "running")
-            worker.begin(attempts.task)
-            training[worker.pipe] = worker, attempts
-        for pipe in connection.wait(training):
-            worker, attempts = training.pop(pipe)
-            free.append(worker)
-            if worker.ended() or not attempts.killed("type a smaller hydra.launcher.slots"):
-                watch.note(attempts.task, "ended")
-            else:
-                waiting.appendleft(attempts)
+    def _train_all(
+        self, tasks: Sequence[GroupTask], workers: Sequence["_Worker"], watch: Watch
+    ) -> None:
+        new, waiting, free = deque(tasks), deque[Attempts](), [*workers]
+        training: dict[Any, tuple[_Worker, Attempts]] = {}  # by the pipes of the processes
+        while new or waiting or training:
+            if new and (not waiting or not connection.wait(training, 0)):
+                some = [new.popleft()]
+                while new and sum(len(task.trials) for task in some) < PREPARED:
+                    some.append(new.popleft())
+                if self.make is not None:
+                    self.make([trial for task in some for trial in task.trials])
+                waiting += map(Attempts, some)
+            while waiting and free:
+                worker, attempts = free.pop(0), waiting.popleft()
+                watch.note(attempts.task, "running")
+                worker.begin(attempts.task)
+                training[worker.pipe] = worker, attempts
+            for pipe in connection.wait(training, 0 if new else None):
+                worker, attempts = training.pop(pipe)
+                free.append(worker)
+                if worker.ended() or not attempts.killed("type a smaller hydra.launcher.slots"):
+                    watch.note(attempts.task, "ended")
+                else:
+                    waiting.appendleft(attempts)
 
 
 class _Worker:
@@ -120,7 +131,7 @@ class _Worker:
             other.close()
         self.trains = True
         with suppress(OSError):  # if the process was killed meanwhile, `ended` finds out
-            self.pipe.send((train_group, task))
+            self.pipe.send((train_group, task.with_memory()))
 
     def ended(self) -> bool:
         """Whether the task has ended; False if the process was killed. Raises its exception."""
