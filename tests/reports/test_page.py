@@ -21,7 +21,7 @@ import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Locator
 
 from kindling.data.sources import published
 from kindling.data.sources.published import UnavailableError
@@ -692,6 +692,76 @@ def test_the_ink_of_a_heat_map_can_be_read(
         cell = brightness(colormaps["viridis"](place if higher else 1 - place))
         low, high = sorted([ink, cell])
         assert (high + 0.05) / (low + 0.05) >= 4.5, (value, fill)
+
+
+RECTANGLES = """each => each.map(one => {
+    const {left, right, top, bottom} = one.getBoundingClientRect();
+    return [left, right, top, bottom]; })"""
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Of two rectangles, by more than the edge of a letter."""
+    return all(min(one[to], other[to]) - max(one[to - 1], other[to - 1]) > 1 for to in (1, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 800])
+def test_each_cell_of_a_heat_map_has_its_number(browser: Browser, sweep: Path, width: int) -> None:
+    """And each row and column its label, on a phone too: the best cell is found by numbers. Where
+    even short numbers are too wide, the chart is scrolled, and not the page."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=width) as page:
+        page.wait_for_selector("#sweep1-heat-map .main-svg")
+        figure = page.locator("#sweep1-heat-map")
+        numbers, labels = (
+            figure.locator(kind) for kind in (".textpoint text", ".xtick text, .ytick text")
+        )
+        for rows, columns, label, fraction in (
+            (2, 2, "[8]", True), (6, 6, "0.00226–0.0886", True), (6, 10, "[1024]", True),
+            (6, 6, "0.00226–0.0886", False), (16, 16, "[1024,1024,1024]", True),
+        ):  # fmt: skip
+            values = 0.30119 + 0.6 * np.arange(rows * columns) / (rows * columns)
+            page.evaluate(
+                """([best, x, y, fraction]) => {
+                const source = document.getElementById("sweep1-data");
+                const data = JSON.parse(source.textContent);
+                data.monitor.fraction = fraction;
+                data.heat.best = best;
+                data.heat.x.labels = x;
+                data.heat.y.labels = y;
+                source.textContent = JSON.stringify(data); showAll(); }""",
+                [
+                    values.reshape(rows, columns).tolist(),
+                    *([f"{label}{at}" for at in range(count)] for count in (columns, rows)),
+                    fraction,
+                ],
+            )
+            written = numbers.all_text_contents()
+            shown = sorted(float(text.strip("%")) / (100 if fraction else 1) for text in written)
+            assert shown == pytest.approx(values, abs=0.0006)
+            units = figure.locator(".annotation-text").all_text_contents()
+            assert fraction == ("%" in written[0] or units == ["val/acc in %"])
+            sizes = "each => each.map(one => parseFloat(getComputedStyle(one).fontSize))"
+            assert min(numbers.evaluate_all(sizes)) >= 9
+            assert labels.count() == rows + columns
+            for some in (numbers, labels):
+                faded = "each => each.some(one => getComputedStyle(one).opacity < 1)"
+                assert not some.evaluate_all(faded)
+                require_apart(some, figure.locator(".svg-container"))
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def require_apart(texts: Locator, canvas: Locator) -> None:
+    """No text lies on another one or outside of its chart, but for the edge of a letter."""
+    rectangle = """each => each.map(one => {
+        const {left, top, right, bottom} = one.getBoundingClientRect();
+        return [[left, top], [right, bottom]]; })"""
+    boxes = np.array(texts.evaluate_all(rectangle))
+    (chart,) = np.array(canvas.evaluate_all(rectangle))
+    assert (boxes[:, 0] >= chart[0]).all()
+    assert (boxes[:, 1] <= chart[1]).all()
+    for at, (start, end) in enumerate(boxes):
+        common = np.minimum(end, boxes[:at, 1]) - np.maximum(start, boxes[:at, 0])
+        assert not (common > 1).all(axis=1).any()
 
 
 @pytest.mark.slow

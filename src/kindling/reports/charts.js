@@ -15,6 +15,7 @@ const LEVELS = [  // of an effect, as charts.py orders them
   ["median setting", {mode: "lines", line: {dash: "dot", width: 1.2}}],
 ];
 const SMOOTHING = [["", "none"], ["0.5", "weak"], ["0.8", "medium"], ["0.95", "strong"]];  // of the mean before, in each value
+const FONT = "system-ui, sans-serif", LEAST = 10;  // pixels of the letters in a cell
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
 const BELOW = {orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom"};
@@ -87,7 +88,7 @@ function axis({title, ...more}) {
 function layout(height, more) {
   return {
     height, margin: MARGIN, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
-    font: {color: colour("ink"), family: "system-ui, sans-serif", size: 12}, hovermode: "closest", dragmode: touch ? false : "zoom",
+    font: {color: colour("ink"), family: FONT, size: 12}, hovermode: "closest", dragmode: touch ? false : "zoom",
     hoverlabel: {bgcolor: colour("card"), bordercolor: colour("faint"), font: {color: colour("ink")}, align: "left"},
     modebar: {bgcolor: "transparent", color: colour("faint"), activecolor: colour("accent")}, ...more,
   };
@@ -116,6 +117,13 @@ function wrapped(text, most) {
     lines.push([lines.pop(), word].filter(Boolean).join(" "));
   }
   return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
+}
+
+// The width in pixels of texts, each of one or more lines.
+const pen = document.createElement("canvas").getContext("2d");
+function widest(texts, size = 12) {
+  pen.font = `${size}px ${FONT}`;
+  return Math.max(...texts.flatMap(text => text.split("<br>")).map(line => pen.measureText(line).width));
 }
 
 const inLines = (text, most) => wrapped(text, most).map(escaped).join("<br>");
@@ -336,18 +344,29 @@ function heat(data, state, width) {
   const {ends} = data.heat, {name, fraction, higher} = data.monitor, turned = width < 640 && data.heat.x.labels.length > data.heat.y.labels.length;
   const [x, y] = turned ? [data.heat.y, data.heat.x] : [data.heat.x, data.heat.y];
   const values = turned ? y.labels.map((_, at) => data.heat.best.map(row => row[at])) : data.heat.best;
-  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
-  const named = values.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
+  const place = labels => labels.map((_, number) => number), most = texts => Math.max(...texts.map(text => text.split("<br>").length));
+  const texts = (labels, letters) => {  // a line may end within a range or a list, but not within a word
+    const pieces = labels.map(label => label.split(/(?<=[–, ])/)), most = Math.min(22, Math.max(letters, ...pieces.flat().map(piece => piece.length)));
+    return labels.map((label, at) => inLines(label.length > most ? pieces[at].join(" ") : label, most));
+  };
+  const beside = texts(y.labels, width < 640 ? 9 : 22), left = widest(beside) + 32, right = 16, count = x.labels.length;
+  // Where cells are narrow, their numbers are short and small; where that is too wide, the chart is wider than the page.
+  const forms = [value => shown(value, fraction), ...[2, 1].map(digits => value => fraction ? (100 * value).toFixed(digits) : String(Number(value.toPrecision(digits + 2))))];
+  const writeAll = form => values.map(row => row.map(value => value === null ? "" : form(value))), sizeIn = (room, form) => Math.min(13, Math.floor(13 * (room - 4) / widest(writeAll(form).flat(), 13)));
+  const fitting = (width - left - right) / count, form = forms.find(each => sizeIn(fitting, each) >= LEAST) ?? forms.at(-1), written = writeAll(form), named = writeAll(forms[0]);
+  const flat = texts(x.labels, Math.min(22, Math.max(9, Math.floor(fitting / 7)))), upright = widest(flat) + 4 > fitting, below = upright ? texts(x.labels, 22) : flat;
+  const across = Math.max(fitting, widest(written.flat(), LEAST) + 4, upright ? 15 * most(below) : 0);
   // Plotly's own dark grey is hard to read on the middle greens. Where Viridis is brighter than this, black has more contrast than white.
-  const share = value => ends[1] > ends[0] ? (value - ends[0]) / (ends[1] - ends[0]) : 0.5, bright = value => (higher ? share(value) : 1 - share(value)) > 0.42, cells = values.flatMap((row, at) => row.map((value, number) => ({value, x: number, y: at, text: named[at][number]})));
-  const inks = {type: "scatter", mode: "text", x: cells.map(cell => cell.x), y: cells.map(cell => cell.y), text: cells.map(cell => cell.text), textfont: {size: 13, color: cells.map(cell => bright(cell.value) ? "#000" : "#fff")}, hoverinfo: "skip", showlegend: false};
+  const share = value => ends[1] > ends[0] ? (value - ends[0]) / (ends[1] - ends[0]) : 0.5, bright = value => (higher ? share(value) : 1 - share(value)) > 0.42, cells = values.flatMap((row, at) => row.map((value, number) => ({value, x: number, y: at, text: written[at][number]})));
+  const inks = {type: "scatter", mode: "text", x: cells.map(cell => cell.x), y: cells.map(cell => cell.y), text: cells.map(cell => cell.text), textfont: {size: sizeIn(across, form), color: cells.map(cell => bright(cell.value) ? "#000" : "#fff")}, hoverinfo: "skip", showlegend: false};
+  const unit = form === forms[0] || !fraction ? [] : [{text: `${plain(name)} in %`, x: 0, xref: "paper", xanchor: "left", y: 1, yref: "paper", yanchor: "bottom", showarrow: false}];
   return [[{
     type: "heatmap", z: values, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
     text: named, hoverinfo: "text",
     hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `${plain(name)}: <b>${text}</b>`))),
-  }, ...((width - 100) / x.labels.length < 50 ? [] : [inks])], layout(100 + 48 * y.labels.length, {
-    xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: texts(x.labels), showgrid: false}),
-    yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: texts(y.labels), showgrid: false, autorange: "reversed"}), dragmode: false,
+  }, inks], layout(84 + (upright ? widest(below) : 16 * most(below)) + Math.max(48, 8 + 16 * most(beside)) * y.labels.length, {
+    xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: below, tickangle: upright ? -90 : 0, showgrid: false}),
+    yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: beside, showgrid: false, autorange: "reversed"}), dragmode: false, annotations: unit, width: Math.max(width, left + across * count + right),
   })];
 }
 
