@@ -1120,6 +1120,37 @@ def test_ticks_of_a_logarithmic_axis_are_few_whole_numbers(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 800])
+def test_labels_of_effects_never_overlap(browser: Browser, sweep: Path, width: int) -> None:
+    """Neither close ones, such as 0.3 and 0.5 among powers of ten, nor very many long ones, nor
+    upright ones and the panel below."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=width) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent), [first, second] = data.keys;
+            const rates = [0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1];
+            Object.assign(second, {scale: "log", at: rates, labels: rates.map(String)});
+            const places = Array.from({length: 40}, (_, number) => number);
+            const named = places.map(number => `augmentation ${number}`);
+            Object.assign(first, {scale: "category", at: places, labels: named});
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        figure = page.locator("#sweep1-effects")
+        canvas = figure.locator(".svg-container")
+        names = figure.locator(".xtick text")
+        rates = figure.locator(".x2tick text")
+        assert rates.all_text_contents() == ["0.001", "0.01", "0.03", "0.1", "0.3", "0.5", "1"]
+        assert 8 <= names.count() < 40
+        require_apart(rates, canvas)
+        require_apart(names, canvas)
+        if width == 390:  # one below the other
+            edge = "each => each.map(one => one.getBoundingClientRect().%s)"
+            (title,) = figure.locator(".xtitle").evaluate_all(edge % "bottom")
+            assert title < min(figure.locator(".x2y2 .gridlayer").evaluate_all(edge % "top"))
+
+
+@pytest.mark.slow
 def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -> None:
     """Of very many trials, some are far worse than most. No trial is lost, nor its value."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:

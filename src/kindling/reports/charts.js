@@ -95,18 +95,18 @@ function layout(height, more) {
 }
 
 // Panels in rows of so many columns: axes by name and titles as annotations, of a plot area of so many pixels.
-function panels(count, columns, size, gap, make) {
+function panels(count, columns, size, gap, make, below = GAP) {
   const rows = Math.ceil(count / columns), found = {annotations: []};
   for (let at = 0; at < count; at++) {
     const column = at % columns, row = Math.floor(at / columns), number = at ? at + 1 : "";
     const across = [column / columns + (column ? gap : 0) / 2, (column + 1) / columns - (column < columns - 1 ? gap : 0) / 2];
-    const tall = size + GAP, up = [1 - (row * tall + size) / (rows * tall - GAP), 1 - row * tall / (rows * tall - GAP)];
+    const tall = size + below, up = [1 - (row * tall + size) / (rows * tall - below), 1 - row * tall / (rows * tall - below)];
     const {x, y, title} = make(at);
     found["xaxis" + number] = axis({domain: across, anchor: "y" + number, ...x});
     found["yaxis" + number] = axis({domain: up.map(end => Math.max(0, end)), anchor: "x" + number, ...y});
     if (title) found.annotations.push({text: title, x: mean(across), y: up[1], xref: "paper", yref: "paper", xanchor: "center", yanchor: "bottom", showarrow: false, font: {size: 13}});
   }
-  return [found, rows * (size + GAP) - GAP];
+  return [found, rows * (size + below) - below];
 }
 
 // The lines of a text, of at most so many letters. A value stays beside its "=".
@@ -124,6 +124,19 @@ const pen = document.createElement("canvas").getContext("2d");
 function widest(texts, size = 12) {
   pen.font = `${size}px ${FONT}`;
   return Math.max(...texts.flatMap(text => text.split("<br>")).map(line => pen.measureText(line).width));
+}
+
+// The texts of ticks at these pixels, turned where they would overlap. Of upright ones that would still, some are left out.
+function tickTexts(texts, places) {
+  const wide = texts.map(text => widest([text])), gaps = places.slice(1).map((place, at) => place - places[at]);
+  if (gaps.every((gap, at) => gap > (wide[at] + wide[at + 1]) / 2 + 3)) return {ticktext: texts, tickangle: 0};
+  if (Math.min(...gaps) > 28 && Math.max(...wide) < 60) return {ticktext: texts, tickangle: -30};
+  let last = -Infinity;
+  return {tickangle: -90, ticktext: texts.map((text, at) => {
+    if (places[at] - last < 14) return "";
+    last = places[at];
+    return text;
+  })};
 }
 
 const inLines = (text, most) => wrapped(text, most).map(escaped).join("<br>");
@@ -280,6 +293,7 @@ function cloud({x, y, hovertext, ...common}, size, [low, high] = [-Infinity, Inf
 function slices(data, state, width) {
   const keys = effective(data), clouds = [], bands = [], traces = [];
   const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
+  const gap = Math.max(0.06, 50 / width), size = (width - 75) * (1 / columns - gap * Math.min(1, (columns - 1) / 2));  // about that of the narrowest panel
   const xs = keys.map((key, panel) => {
     const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
     const log = key.scale === "log", place = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
@@ -305,7 +319,8 @@ function slices(data, state, width) {
       bands.push({...axes, x: [...fit.at, ...fit.at.toReversed()], y: [...fit.high, ...fit.low.toReversed()], type: "scatter", mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(COLOURS[1], 0.2), hoverinfo: "skip", legendgroup: "fitted", showlegend: false});
       bands.push({...axes, x: fit.at, y: fit.values, type: "scatter", mode: "lines", line: {color: COLOURS[1], width: 1.5}, name: "fitted", legendgroup: "fitted", hoverinfo: "text", hovertext: texts, showlegend: !bands.some(each => each.showlegend)});
     }
-    const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
+    const span = labelled.at(-1) - labelled[0] + mean(steps), pixels = labelled.map(place => (place - labelled[0]) / span * size);
+    const labels = {tickvals: key.at, ...tickTexts(key.labels.map(plain), pixels), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
     return {type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
   });
   const values = known(data.trials.map(trial => trial.value));  // the best is the first
@@ -321,12 +336,13 @@ function slices(data, state, width) {
     trace.showlegend = !named.has(trace.name);
     named.add(trace.name);
   }
+  const tall = Math.max(0, ...xs.map(({tickangle, ticktext}) => tickangle === -90 ? widest(ticktext) - 16 : 0));  // upright labels keep off the panel below
   const told = keys.some((_, panel) => own(panel));  // no panel has the ticks of the panel on its left
-  const [axes, height] = panels(keys.length, columns, 210, told ? Math.max(0.06, 50 / width) : 0.06, panel => ({
+  const [axes, height] = panels(keys.length, columns, 210, told ? gap : 0.06, panel => ({
     x: {...xs[panel], title: {text: plain(keys[panel].name) + (own(panel) ? " (own scale)" : "")}},
     y: {range: ends[panel], ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(own(panel) || panel === first ? {} : {matches: "y" + (first ? first + 1 : "")}), ...(panel % columns ? {showticklabels: told} : {title: {text: plain(data.monitor.name)}})},
-  }));
-  return [[...dotted, ...bands, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
+  }), GAP + tall);
+  return [[...dotted, ...bands, ...traces], layout(height + 100 + tall, {...axes, legend: ABOVE})];
 }
 
 const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data, trial), `${plain(data.monitor.name)}: <b>${shown(trial.value, data.monitor.fraction)}</b>`);
