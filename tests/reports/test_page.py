@@ -1151,6 +1151,28 @@ def test_labels_of_effects_never_overlap(browser: Browser, sweep: Path, width: i
 
 
 @pytest.mark.slow
+def test_no_label_of_parallel_coordinates_is_cut(browser: Browser, sweep: Path) -> None:
+    """Nor a title at the left or the right end, and no title lies on its neighbour."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=390) as page:
+        page.wait_for_selector("#sweep1-parallel .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent), [first, second] = data.keys;
+            data.keys.push({...second, name: "model.negative_slope"});
+            for (const trial of data.trials) trial.settings.push("0.1");
+            first.labels = ["[1024,1024]", "[512]"];
+            first.name = "model.hidden_sizes";
+            second.name = "model.activation_scale";
+            data.monitor.name = "val/balanced_accuracy";
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        figure = page.locator("#sweep1-parallel")
+        texts = figure.locator(".annotation-text")
+        assert texts.first.text_content() == "hidden_sizes"
+        require_apart(texts, figure.locator(".svg-container"))
+
+
+@pytest.mark.slow
 def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -> None:
     """Of very many trials, some are far worse than most. No trial is lost, nor its value."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:

@@ -475,13 +475,17 @@ function parallel(data, state, width) {
   }
   const posts = axes.flatMap((_, place) => [[place, 0], [place, 1], [null, null]]), ink = {color: colour("ink"), size: 11};
   traces.push({x: posts.map(([x]) => x), y: posts.map(([, y]) => y), type: "scatter", mode: "lines", line: {color: colour("faint"), width: 1}, hoverinfo: "skip", showlegend: false});
-  const annotations = axes.flatMap((axis, x) => [
-    {x, y: 1.08, text: `<b>${plain(axis.title.split(".").at(-1))}</b>`, showarrow: false, font: ink},
+  const headed = axis => axis.title.split(".").at(-1), annotations = axes.flatMap((axis, x) => [
+    {x, y: 1.08, text: `<b>${plain(headed(axis))}</b>`, showarrow: false, font: ink},
     ...axis.ticks.map(([y, text]) => ({x, y, text: plain(text), xanchor: "right", xshift: -3, showarrow: false, font: ink, bgcolor: translucent(colour("card"), 0.7), borderpad: 1})),
   ]);
+  // The titles and the labels of the first axis are never cut.
+  const half = axis => widest([plain(headed(axis))], "bold 11") / 2 + 4, apart = Math.max(78, ...axes.slice(1).map((axis, at) => half(axes[at]) + half(axis)));
+  const left = Math.max(39, half(axes[0]), widest(axes[0].ticks.map(([, text]) => plain(text)), 11) + 8), right = Math.max(31, half(axes.at(-1)));
+  const steps = Math.max(1, axes.length - 1), whole = Math.max(width, left + apart * steps + right), step = (whole - left - right) / steps;
   const fixed = {visible: false}, below = legendRows(traces, width) + 20;
   return [traces, layout(380 + below, {
-    annotations, width: Math.max(width, 78 * axes.length), dragmode: touch ? false : "select", xaxis: {...fixed, range: [-0.5, axes.length - 0.6]}, yaxis: {...fixed, range: [-0.04, 1.15]},
+    annotations, width: whole, dragmode: touch ? false : "select", xaxis: {...fixed, range: [-left / step, axes.length - 1 + right / step]}, yaxis: {...fixed, range: [-0.04, 1.15]},
     margin: {l: 0, r: 0, t: 10, b: below}, legend: BELOW, newselection: {line: {color: colour("ink")}},
   })];
 }
