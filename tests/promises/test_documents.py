@@ -251,7 +251,7 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         nothing,
     ),
     r"kindling ": ("tests/promises/test_wheel.py runs commands of a wheel", is_of_a_wheel),
-    r"(\w+=\S+ )?python -m pytest": ("the suite runs these tests", names_tests),
+    r"(\w+=\S+ )*python -m pytest": ("the suite runs these tests", names_tests),
     r"python -m src\.benchmark": (
         "takes minutes; tests/benchmarks runs each suite on little data",
         is_benchmark,
