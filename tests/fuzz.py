@@ -120,7 +120,7 @@ def seeds(folder: Path) -> dict[str, bytes]:
     found = {kind: file.read_bytes() for kind, file in files.items()}
     return found | {
         "checkpoint": unsigned(found["checkpoint"]),  # the bytes under the checksum are fuzzed
-        "importance": b'{"optimizer.lr": [0.75, 0.5, 0.9]}',
+        "importance": b'{"explained alone": {"optimizer.lr": [0.75, 0.5, 0.9]}}',
         "search": b"[optimizer.lr=tag(log\\,interval(0.001\\,1)), search.trials=9]",
         "table": f"length,colour,class\n{rows}".encode(),
         "command": b"optimizer.lr=0.1\nmodel.hidden_sizes=[8,16]\ndata=digits",

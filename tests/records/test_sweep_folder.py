@@ -294,11 +294,14 @@ def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> Non
     assert [*map(str, shares.values())] == ["75% (50% to 90%)", "25% (10% to 50%)"]
 
 
-def test_an_importance_from_before_there_were_intervals(tmp_path: Path) -> None:
-    (tmp_path / "importance.json").write_text('{"optimizer.lr": 0.75, "seed": 0.25}')
-    found = read_importance(tmp_path)
-    assert found == {"optimizer.lr": KeyImportance(0.75), "seed": KeyImportance(0.25)}
-    assert str(found["seed"]) == "25%"
+@pytest.mark.parametrize(
+    "content",
+    ['{"optimizer.lr": 0.75, "seed": 0.25}', '{"optimizer.lr": [0.75, 0.5, 0.9]}'],
+)
+def test_shares_of_another_meaning_are_left_out(content: str, tmp_path: Path) -> None:
+    """Of searches before the shares were those that a key explains alone."""
+    (tmp_path / "importance.json").write_text(content)
+    assert read_importance(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -311,6 +314,7 @@ def test_an_importance_from_before_there_were_intervals(tmp_path: Path) -> None:
         '{"a": 2}',
         '{"a": [0.5, 2, 3]}',
         '{"a": []}',
+        '{"explained alone": {"a": [0.5, 2, 3]}}',
         "\0",
         " " * 70_000,
     ],

@@ -84,11 +84,6 @@ def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
     assert segment.tolist() == [[pytest.approx(0.1 / 3), 1], [0.9, 1]]
 
 
-def test_the_importance_of_older_searches_has_no_intervals() -> None:
-    (axis,) = figures.importance({"a": KeyImportance(0.75), "b": KeyImportance(0.25)}).axes
-    assert [text.get_text() for text in axis.texts] == ["75%", "25%"]
-
-
 def test_settings_without_the_monitored_value_are_left_out() -> None:
     """Trials of a sweep over checkpoint.monitor have different metrics."""
     best: list[Any] = [{"val/f1": 0.4}, {"val/f1": 0.6}, {"val/acc": 0.4}, {"val/acc": 0.6}]

@@ -30,6 +30,7 @@ from kindling.system.files import read_yaml, wait_for_lock, write_durably
 MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
 UPDATE_SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
 IMPORTANCE = "importance.json"  # of each key, in the folder of a search that has ended
+EXPLAINED = "explained alone"  # in this file
 IMPORTANCE_LIMIT = 65_536  # bytes
 DRAWN, LOG = re.compile(r"\b(interval|range)\("), re.compile(r"\s*tag\(\s*log\s*,")  # of a space
 
@@ -164,32 +165,30 @@ class Sweep:
 
 class KeyImportance(NamedTuple):
     """The share of the differences between the trials of a search that a key explains alone, and
-    the ends of its interval; None: of a search from before there were intervals."""
+    the ends of its interval."""
 
     share: Proportion
-    low: Proportion | None = None
-    high: Proportion | None = None
+    low: Proportion
+    high: Proportion
 
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.share:.0%}"
         return f"{self.share:.0%} ({self.low:.0%} to {self.high:.0%})"
 
 
 def write_importance(folder: Path, importances: Mapping[str, KeyImportance]) -> None:
-    write_durably(folder / IMPORTANCE, f"{json.dumps(importances)}\n")
+    write_durably(folder / IMPORTANCE, f"{json.dumps({EXPLAINED: importances})}\n")
 
 
 def read_importance(folder: Path) -> dict[str, KeyImportance]:
-    """Of each key of a search, the most important first; empty before the search has ended. Raises
-    InputError for a damaged file."""
-    parse = TypeAdapter(dict[str, KeyImportance | Proportion]).validate_json
+    """Of each key of a search, the most important first; empty before the search has ended, and for
+    older searches, whose file has shares of another meaning (PED-ANOVA). Raises InputError for a
+    damaged file."""
+    older = KeyImportance | Proportion
+    parse = TypeAdapter(dict[str, older | dict[str, KeyImportance]]).validate_json
     what = "the importance of keys"
     found = read_json(folder / IMPORTANCE, IMPORTANCE_LIMIT, parse, what, "; remove it") or {}
-    return {
-        key: each if isinstance(each, KeyImportance) else KeyImportance(each)
-        for key, each in found.items()
-    }
+    explained = found.get(EXPLAINED)
+    return explained if isinstance(explained, dict) else {}
 
 
 def read_scales(folder: Path) -> dict[str, bool]:

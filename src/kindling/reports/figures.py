@@ -220,12 +220,11 @@ def importance(shares: Mapping[str, KeyImportance]) -> Figure:
     axis = figure.subplots()
     axis.barh(keys, [shares[key].share for key in keys], color=COLOURS[0], alpha=0.7)
     for place, key in enumerate(keys):
-        share, low, high = shares[key]
-        ends = (share, share) if low is None or high is None else (low, high)
-        axis.hlines(place, *ends, color=INK, lw=1.2)
-        at = (max(share, *ends), place)
+        _, low, high = shares[key]
+        axis.hlines(place, low, high, color=INK, lw=1.2)
+        text = str(shares[key])
         axis.annotate(
-            str(shares[key]), at, (3, 0), textcoords="offset points", va="center", color=INK
+            text, (high, place), (3, 0), textcoords="offset points", va="center", color=INK
         )
     axis.invert_yaxis()
     axis.margins(x=0.1)
