@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kindling.config import faults
 from kindling.config.compose import compose
 from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
+from kindling.system.files import parse_yaml
 from tests.helpers.commands import SMALL
 
 FILES = ("previous.ckpt", "last.ckpt", "best.ckpt")
@@ -30,3 +34,16 @@ def ended(
     common = {"monitor": config.checkpoint.monitor, "config_hash": config.hash()}
     run.write_result({"status": status, "best": best, "data": data, **common, **(also or {})})
     return run
+
+
+def parsed_configs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The configurations that are parsed from now on, though none is remembered."""
+    parsed: list[Path] = []
+
+    def noting(content: bytes, path: Path) -> Any:
+        parsed.append(path)
+        return parse_yaml(content, path)
+
+    monkeypatch.setattr(faults, "parse_yaml", noting)
+    faults._READ.clear()
+    return parsed

@@ -20,9 +20,8 @@ from kindling.records.loading import open_trained
 from kindling.sweeps import command_line, run_command, trials
 from kindling.sweeps.command_line import check_command_line
 from kindling.system.errors import InputError
-from kindling.system.files import parse_yaml
 from tests.helpers.commands import SMALL, Command
-from tests.helpers.runs import ended
+from tests.helpers.runs import ended, parsed_configs
 from tests.helpers.sweeps import trained_here
 from tests.helpers.warm import Warm
 
@@ -46,15 +45,7 @@ def test_no_configuration_of_a_sweep_is_parsed(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the memory is as large as the sweep."""
-    parsed: list[Path] = []
-    parse = parse_yaml
-
-    def noting(content: bytes, path: Path) -> Any:
-        parsed.append(path)
-        return parse(content, path)
-
-    monkeypatch.setattr(faults, "parse_yaml", noting)
-    faults._READ.clear()
+    parsed = parsed_configs(monkeypatch)
     monkeypatch.setattr(faults._READ, "most", 4)
     sweep = run_command.sweep
     sweep(*SMALL, "seed=range(4)", f"hydra/launcher={launcher}", folder=tmp_path / "sweep")

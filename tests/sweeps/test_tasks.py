@@ -6,18 +6,17 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kindling.config import faults
 from kindling.config.compose import compose
 from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.sweeps.tasks import GroupTask, train_group
-from kindling.system.files import lock_or_fail, parse_yaml
+from kindling.system.files import lock_or_fail
 from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
+from tests.helpers.runs import parsed_configs
 from tests.helpers.weights import same
 
 
@@ -51,17 +50,9 @@ def test_another_process_need_not_parse_the_configurations(
         create_run_folder(run, config.to_primitives())
     known = {run.config_file.read_bytes(): run.config for run in sent.runs}
     configs = tuple(known.values())
-    packed = pickle.dumps(replace(sent, configs=configs, remembered=faults.remembered(configs)))
+    packed = pickle.dumps(replace(sent, configs=configs).with_memory())
 
-    parsed: list[Path] = []
-    parse = parse_yaml
-
-    def noting(content: bytes, path: Path) -> Any:
-        parsed.append(path)
-        return parse(content, path)
-
-    monkeypatch.setattr(faults, "parse_yaml", noting)
-    faults._READ.clear()  # as in another process
+    parsed = parsed_configs(monkeypatch)  # as in another process
     train_group(pickle.loads(packed))
     assert sent.ended
     assert not parsed

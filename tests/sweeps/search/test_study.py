@@ -196,8 +196,8 @@ def test_importances(pretended: Trained, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_sampler_has_learnt_is_important(tmp_path: Path) -> None:
-    """The width changes the loss from 0.04 to 0.08, and the sampler soon takes the best one nearly
-    always; the other keys change nothing."""
+    """The width changes the loss from 0.04 to 0.08, and the sampler soon takes the best width
+    nearly always. The activation changes nothing."""
     own = (RATE, WIDTHS, ACTIVATION, "search.trials=30", "search.batch=5")
     found = []
     for seed in range(6):
@@ -214,6 +214,27 @@ def test_what_a_sampler_has_learnt_is_important(tmp_path: Path) -> None:
     assert mean["model.hidden_sizes"] > 0.15
     assert mean["model.hidden_sizes"] > 2 * mean["model.activation"]
     assert mean["optimizer.lr"] > 2 * mean["model.activation"]
+
+
+@pytest.mark.parametrize(
+    "values", [(0.1, 0.2), (1.7e308, -1.7e308), (0.0, 1e-300), (0.0, 1e-323), (0.5, 0.5)]
+)
+def test_importances_of_strange_values(values: tuple[float, float], tmp_path: Path) -> None:
+    """Also of two trials at one point: nothing explains their difference."""
+    for name, space in (("one", "model.hidden_sizes=choice([1])"), ("more", RATE)):
+        given = [
+            *SMALL,
+            space,
+            "search.trials=4",
+            "search.batch=4",
+            f"search.folder={tmp_path / name}",
+        ]
+        study = open_study(check_command_line(given))
+        for trial in study.ask(0, 4).trials:
+            study.tell(trial, values[trial.number % 2], diverged=False)
+        shares = [each.share for each in study.importances().values()]
+        told = name == "more" and values[0] != values[1]
+        assert shares == ([pytest.approx(1)] if told else [])
 
 
 def test_a_search_that_is_removed_before_it_goes_on_does_not_begin_anew(

@@ -40,6 +40,7 @@ NAME = "kindling"  # of the only study in the file
 LIMIT = 256 * MIB  # of the file; a trial takes a few KB
 ROWS = 10**6  # of all tables together; a trial has about ten
 TREES, FITTED_TRIALS = 64, 200  # for the importances; of more trials some, evenly by rank
+LEAST_UNIT = 1e-12  # of the largest distance from the best value: nearer ones are of rounding
 WAIT = 60  # seconds, while another program writes the file
 QUIET = partial(warnings.catch_warnings, action="ignore", category=ExperimentalWarning)
 
@@ -190,7 +191,7 @@ class Study:
     def importances(self) -> dict[str, KeyImportance]:
         """The share of the differences between trials that each parameter explains alone, the
         largest first (fANOVA, Hutter et al., 2014), with an interval over trees, each fitted to
-        trials drawn with replacement. Empty where all trials are alike.
+        trials drawn with replacement. Empty where all trials have one value, or one point.
 
         The distance from the best value is compressed, linear near the best and logarithmic far
         from it: else trials that failed to learn would be all that counts. PED-ANOVA, which asks
@@ -204,10 +205,12 @@ class Study:
         ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=higher)
         places = np.linspace(0, len(done) - 1, min(len(done), FITTED_TRIALS)).round().astype(int)
         fitted = [ranked[place] for place in places]
-        distances = [abs((trial.value or 0.0) - (ranked[0].value or 0.0)) for trial in fitted]
+        halves = [(trial.value or 0.0) / 2 for trial in fitted]  # whose differences are finite
+        distances = [abs(half - halves[0]) for half in halves]
         if not any(distances):
             return {}
-        unit = statistics.median(distances) or max(distances)
+        most = max(distances)
+        unit = max(statistics.median_low(distances) or most, LEAST_UNIT * most)
         memory = optuna.create_study(sampler=RandomSampler(), direction=self.direction)
         memory.add_trials(fitted)
 
@@ -217,13 +220,19 @@ class Study:
         trees = []
         for tree in range(TREES):
             evaluator = FanovaImportanceEvaluator(n_trees=1, seed=self.settings.seed + tree)
-            with suppress(RuntimeError):  # the trials that were drawn are all alike
-                trees.append(get_param_importances(memory, evaluator=evaluator, target=compressed))
+            with QUIET(), suppress(RuntimeError):  # the trials that were drawn are all alike
+                shares = get_param_importances(
+                    memory, evaluator=evaluator, target=compressed, normalize=False
+                )
+                if whole := sum(shares.values()):
+                    trees.append({key: float(share / whole) for key, share in shares.items()})
+        if not trees:
+            return {}
         found = dict[str, KeyImportance]()
         for key in self.distributions:
-            shares = [float(tree.get(key, 0.0)) for tree in trees]
-            low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
-            share = statistics.fmean(shares)
+            each = [tree.get(key, 0.0) for tree in trees]
+            low, high = np.quantile(each, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+            share = statistics.fmean(each)
             found[key] = KeyImportance(share, min(low, share), max(high, share))
         return dict(sorted(found.items(), key=lambda pair: -pair[1].share))
 
