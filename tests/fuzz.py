@@ -38,7 +38,7 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
     from kindling.records.folder import Run
     from kindling.records.labels import read_labels
     from kindling.records.listing import read_entry
-    from kindling.records.sweep_folder import read_importance, read_scales
+    from kindling.records.sweep_folder import read_importance, read_search
 
     run = Run(folder / "0")
     run.config_file.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
         "config": file("0/.hydra/config.yaml", of_config),
         "labels": file("0/labels.json", lambda path: read_labels(path.parent)),
         "importance": file("importance.json", lambda path: read_importance(path.parent)),
-        "search": file("search.yaml", lambda path: read_scales(path.parent)),
+        "search": file("search.yaml", lambda path: read_search(path.parent)),
         "checkpoint": lambda content: file("last.ckpt", read)(signed(content)),
         "bundle": file("run.zip", lambda path: open_bundle(path, path.with_suffix(""), None)),
         "table": file("table.csv", data("csv", "data.target=class")),

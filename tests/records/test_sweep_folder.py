@@ -16,7 +16,8 @@ from kindling.records.sweep_folder import (
     KeyImportance,
     Sweep,
     read_importance,
-    read_scales,
+    read_search,
+    scales,
     write_importance,
 )
 from kindling.system import files
@@ -267,14 +268,15 @@ def test_results_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_scales_of_a_search_are_those_that_were_typed(tmp_path: Path) -> None:
-    assert read_scales(tmp_path) == {}
+    assert read_search(tmp_path) == []
     typed = [
         "optimizer.lr=tag(log,interval(0.001,1))", "optimizer.momentum=interval(0,0.95)",
         "a=tag( log , int(interval(16,256)))", "b=choice(0.1,1)", "c=zip(1,2)", "search.trials=9",
         "d=range(1,9)", "data.path=log,interval", "broken",
     ]  # fmt: skip
     (tmp_path / "search.yaml").write_text(json.dumps(typed))
-    assert read_scales(tmp_path) == {
+    assert read_search(tmp_path) == typed
+    assert scales(typed) == {
         "optimizer.lr": True, "optimizer.momentum": False, "a": True, "d": False
     }  # fmt: skip
 
@@ -283,7 +285,7 @@ def test_the_scales_of_a_search_are_those_that_were_typed(tmp_path: Path) -> Non
 def test_a_damaged_record_of_a_search_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "search.yaml").write_text(content)
     with pytest.raises(InputError, match=r"search\.yaml: "):
-        read_scales(tmp_path)
+        read_search(tmp_path)
 
 
 def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> None:

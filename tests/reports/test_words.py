@@ -13,8 +13,10 @@ import pytest
 from scipy import stats
 
 from kindling.records.folder import Result, Run
+from kindling.records.sweep_folder import KeyImportance
 from kindling.reports.collect import Part, Reported
-from kindling.reports.words import sentences
+from kindling.reports.words import Sentence, sentences
+from kindling.system.installation import as_command
 from tests.helpers.commands import Command
 
 SHARE = 0.12  # of the most frequent class
@@ -198,6 +200,37 @@ def test_a_number_that_is_best_at_the_edge() -> None:
     assert not [text for text in told(losses) if "was tried" in text]  # its chance is unknown
     seeds = {(str(n),): [v - 0.01, v + 0.01] for n, v in ((1, 0.5), (2, 0.7), (3, 0.9))}
     assert any("largest value" in text for text in told(sweep(seeds, "width")))
+
+
+def test_the_key_that_matters_most() -> None:
+    clear = {"lr": KeyImportance(0.8, 0.6, 0.9), "width": KeyImportance(0.2, 0.1, 0.4)}
+    close = clear | {"momentum": KeyImportance(0.1, 0.0, 0.6), "depth": KeyImportance(0, 0, 0.3)}
+    part = sweep({("1",): [0.5], ("2",): [0.5]}, "lr")
+
+    def important(shares: Mapping[str, KeyImportance], *typed: str) -> list[Sentence]:
+        own = ["lr=interval(0,1)", "width=choice(1,2)", *typed]
+        found = sentences(replace(part, importance=shares, typed=own))
+        return [each for each in found if "matter" in each.text]
+
+    assert important({}) == important({"lr": KeyImportance(1, 1, 1)}) == []
+    matters = "lr matters most: lr alone explains 80% (60% to 90%) of the differences between the"
+    assert important(clear, "search.sampler=random") == [Sentence(f"{matters} trials")]
+    assert important(clear) == []  # the trials of a sampler that learns are mostly near the best
+    search = as_command("search")
+    told = "2 trials do not tell which key matters most, for the intervals overlap: "
+    told += "lr 80% (60% to 90%), momentum 10% (0% to 60%)"
+    assert important(close, "search.sampler=tpe", "search.folder=mine") == [
+        Sentence(
+            f"{told}. Random trials tell more",
+            f"{search} 'lr=interval(0,1)' 'width=choice(1,2)' search.sampler=random",
+        )
+    ]
+    assert important(close, "search.sampler=random") == [
+        Sentence(
+            f"{told}. More trials tell more",
+            f"{search} resume=sweeps/mine search.trials=4",
+        )
+    ]
 
 
 def test_two_seeds_tell_little_about_an_edge() -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,14 +191,18 @@ def read_importance(folder: Path) -> dict[str, KeyImportance]:
     return explained if isinstance(explained, dict) else {}
 
 
-def read_scales(folder: Path) -> dict[str, bool]:
-    """The keys whose numbers a search draws, and whether on a logarithmic scale. Without a search,
-    there are none. Raises InputError for a damaged file."""
+def read_search(folder: Path) -> list[str]:
+    """What was typed after the name of the command of a search, [] without a search. Raises
+    InputError for a damaged file."""
     file = folder / SEARCH
     if not file.exists():
-        return {}
+        return []
     with parsing(f"{file}: is not the record of a search"):
-        typed = TypeAdapter(list[str]).validate_python(read_yaml(file))
+        return TypeAdapter(list[str]).validate_python(read_yaml(file))
+
+
+def scales(typed: Sequence[str]) -> dict[str, bool]:
+    """The keys whose numbers a search draws, and whether on a logarithmic scale."""
     spaces = (text.partition("=")[::2] for text in typed)
     return {key: bool(LOG.match(space)) for key, space in spaces if DRAWN.search(space)}
 

@@ -23,7 +23,7 @@ from kindling.records.outcome import (
     in_full,
     replicates,
 )
-from kindling.records.sweep_folder import KeyImportance, read_importance, read_scales
+from kindling.records.sweep_folder import KeyImportance, read_importance, read_search, scales
 from kindling.system.errors import InputError, reading
 from kindling.system.terminal import progress
 
@@ -59,7 +59,8 @@ class Part:
     keys: Sequence[str]  # those in which the entries differ
     called: str | None = None  # the name that the sweep was given
     importance: Mapping[str, KeyImportance] = field(default_factory=dict)  # of keys of a search
-    scales: Mapping[str, bool] = field(default_factory=dict)  # see read_scales
+    scales: Mapping[str, bool] = field(default_factory=dict)  # of the numbers that were drawn
+    typed: Sequence[str] = ()  # after the name of the command of a search
 
     @property
     def kind(self) -> str:
@@ -269,9 +270,9 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
     sweeps: list[Part] = []
     for folder, entries in trials.items():
         called, importance = attempt(_called, folder), attempt(read_importance, folder) or {}
-        scales = attempt(read_scales, folder) or {}
+        typed = attempt(read_search, folder) or []
         sweeps += [
-            Part(folder, *part, called, importance, scales)
+            Part(folder, *part, called, importance, scales(typed), typed)
             for part in _parts(_name(folder, base), entries)
         ]
     sweeps.sort(key=lambda sweep: sweep.kind == "confirmation")  # after what they confirm

@@ -29,6 +29,7 @@ from kindling.system.installation import as_command
 MOST_NAMED = 3  # settings in a sentence
 FEWEST_VALUES = 3  # of a key whose best value may lie at the edge
 FEW_TRIALS = 5  # of each setting
+SAMPLER, FOLDER = "search.sampler=", "search.folder="  # settings of a search
 LATE, FALLEN = 0.2, 0.02  # of the epochs, and of the loss: still falling at the end
 RISEN, APART = 1.1, 0.05  # times the least loss, and of the score: overfitted
 
@@ -94,6 +95,7 @@ def _of_sweep(part: Part) -> Iterator[Sentence]:
     yield from _guessing(best.first, monitor, best.value, "val")
     yield from _alike(part, ranked)
     yield from _edges(part, ranked)
+    yield from _important(part)
     yield from _lost(part)
     yield from _budget(best.first)
 
@@ -281,6 +283,33 @@ def _chance(part: Part, ranked: Sequence[_Setting], least: float) -> float | Non
     squares, degrees = zip(*map(_within, samples), strict=True)
     quantile = float(stdtrit(sum(degrees), (1 + LEVEL) / 2))
     return quantile * math.sqrt(sum(squares) / sum(degrees) * 2 / min(map(len, samples)))
+
+
+def _important(part: Part) -> Iterator[Sentence]:
+    """Which key of a search matters most, or which keys may. Where the intervals of two shares
+    overlap, the larger share may be chance: what one share gains, the others lose. Of a sampler
+    that learns, most trials are near the best, so their shares are never said to be sure."""
+    if len(part.importance) < 2:
+        return
+    (first, most), *others = part.importance.items()
+    alike = [(key, each) for key, each in others if each.high >= most.low]
+    is_random = f"{SAMPLER}random" in part.typed
+    if not alike:
+        if is_random:
+            text = f"alone explains {most} of the differences between the trials"
+            yield Sentence(f"{first} matters most: {first} {text}")
+        return
+    named = ", ".join(f"{key} {each}" for key, each in [(first, most), *alike][:MOST_NAMED])
+    trials = counted(len(part.valued), "trial")
+    told = f"{trials} do not tell which key matters most, for the intervals overlap: {named}"
+    if is_random:
+        more = [f"resume={part.folder}", f"search.trials={2 * len(part.entries)}"]
+        told += ". More trials tell more"
+    else:
+        kept = [text for text in part.typed if not text.startswith((SAMPLER, FOLDER))]
+        more = [*kept, f"{SAMPLER}random"]
+        told += ". Random trials tell more"
+    yield Sentence(told, f"{as_command('search')} {shlex.join(more)}")
 
 
 def _lost(part: Part) -> Iterator[Sentence]:

@@ -353,7 +353,7 @@ def test_a_report_shows_the_sweep_and_its_confirmation(
     confirm(check_command_line(sweep, 2, 2))
     page = write_report([sweep], models=False).read_text()
     assert "3 trials, and a confirmation</h1>" in page
-    assert '<h2 id="sweep1">Confirmation confirm</h2>' in page
+    assert '<h2 id="sweep2">Confirmation confirm</h2>' in page
     begun(sweep, 3)
     assert [each.run.folder.name for each in Sweep(sweep).outcomes()] == ["0", "1", "2"]
     assert len(Sweep(sweep).runs) == 4

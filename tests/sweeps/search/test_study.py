@@ -216,6 +216,31 @@ def test_what_a_sampler_has_learnt_is_important(tmp_path: Path) -> None:
     assert mean["optimizer.lr"] > 2 * mean["model.activation"]
 
 
+@pytest.mark.slow
+def test_importances_are_of_the_scale_on_which_numbers_are_drawn(tmp_path: Path) -> None:
+    """A rate from 0.01 to 1 is below 0.1 in half of the trials, but in a tenth of its range."""
+    given = [*SMALL, RATE, WIDTHS, "search.trials=100", "search.batch=100"]
+    given += ["search.sampler=random", f"search.folder={tmp_path / 's'}"]
+    study = open_study(check_command_line(given))
+    widths = ["[1]", "[2]", "[3]"]
+
+    def value(slow: bool, width: str) -> float:
+        return 0.9 - 0.1 * slow - 0.02 * widths.index(width)
+
+    for trial in study.ask(0, 100).trials:
+        slow = trial.params["optimizer.lr"] < 0.1
+        found = value(slow, trial.params["model.hidden_sizes"])
+        study.tell(trial, found, diverged=False)
+    distances = np.array([[0.9 - value(slow, width) for width in widths] for slow in (False, True)])
+    told = sorted(0.9 - (trial.value or 0.0) for trial in study.trials)
+    grid = np.log1p(distances / statistics.median_low(told))
+    rate, width = grid.mean(axis=1).var(), grid.mean(axis=0).var()
+    shares = study.importances()
+    assert [*shares] == ["optimizer.lr", "model.hidden_sizes"]
+    assert shares["optimizer.lr"].share == pytest.approx(rate / (rate + width), abs=0.05)
+    assert shares["optimizer.lr"].low > shares["model.hidden_sizes"].high
+
+
 @pytest.mark.parametrize(
     "values", [(0.1, 0.2), (1.7e308, -1.7e308), (0.0, 1e-300), (0.0, 1e-323), (0.5, 0.5)]
 )

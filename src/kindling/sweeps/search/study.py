@@ -197,6 +197,9 @@ class Study:
         from it: else trials that failed to learn would be all that counts. PED-ANOVA, which asks
         how the good trials differ from all, cannot see what a sampler has learnt: of a choice that
         changed the loss by half, and that TPE therefore nearly always took, it said 1 to 3%.
+
+        Numbers that are drawn on a logarithmic scale are told as logarithms. Optuna's evaluator
+        draws all numbers evenly: nine tenths of the rates from 0.001 to 1 would be above 0.1.
         """
         from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # 1 s
 
@@ -212,7 +215,15 @@ class Study:
         most = max(distances)
         unit = max(statistics.median_low(distances) or most, LEAST_UNIT * most)
         memory = optuna.create_study(sampler=RandomSampler(), direction=self.direction)
-        memory.add_trials(fitted)
+        logarithms = {
+            each.key: distributions.FloatDistribution(math.log(each.low), math.log(each.high))
+            for each in self.space
+            if isinstance(each, Numbers) and each.log
+        }
+        for trial in fitted:
+            params = trial.params | {key: math.log(trial.params[key]) for key in logarithms}
+            drawn = self.distributions | logarithms
+            memory.add_trial(create_trial(value=trial.value, params=params, distributions=drawn))
 
         def compressed(trial: FrozenTrial) -> float:
             return math.log1p(distances[trial.number] / unit)
