@@ -1,5 +1,6 @@
 """Figures of runs, and the content of the charts that replace them in a browser."""
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -197,6 +198,17 @@ def test_a_heat_map_tells_what_its_colours_span(
     (image,) = drawn.axes[0].images
     ends = [format_metric(monitor, end) for end in image.get_clim()]
     assert sorted(re.findall(r"is ([\d.%]+)", told)) == sorted(ends)
+
+
+@pytest.mark.parametrize("label", ["8", "0.00226–0.0886", "[1024,1024,1024]"])
+def test_labels_of_a_heat_map_never_overlap(label: str) -> None:
+    names = [f"{label}{place}" for place in range(6)]
+    drawn = figures.heat_map(Grid("lr", "width", names, names, np.full((6, 6), 0.5)), "acc", (0, 1))
+    drawn.draw_without_rendering()
+    boxes = [each.get_window_extent() for each in drawn.axes[0].get_xticklabels()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+    assert 0 <= boxes[0].x0
+    assert boxes[-1].x1 <= drawn.bbox.x1
 
 
 def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:

@@ -705,6 +705,19 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 @pytest.mark.slow
+def test_without_scripts_a_page_has_pictures_and_nothing_that_does_nothing(
+    browser: Browser, sweep: Path
+) -> None:
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto((sweep / "report.html").as_uri())
+        assert page.locator("figure img:visible, figure svg:visible").count() > 3
+        for useless in (".copy", ".tools"):
+            assert page.locator(useless).count() > 0
+            assert page.locator(f"{useless}:visible").count() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 800])
 def test_each_cell_of_a_heat_map_has_its_number(browser: Browser, sweep: Path, width: int) -> None:
     """And each row and column its label, on a phone too: the best cell is found by numbers. Where

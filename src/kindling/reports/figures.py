@@ -109,7 +109,8 @@ def heat_map(grid: Grid, quantity: str, ends: tuple[float, float]) -> Figure:
     """The values of `quantity` over two keys, each written in its cell. `ends`: the least and the
     largest value with a colour of its own."""
     rows, columns = grid.best.shape
-    figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
+    wide = max(0.95, 0.2 + 0.08 * max(map(len, grid.columns)))  # inches, of a number and a label
+    figure = Figure(figsize=(2 + wide * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
     colours = mpl.colormaps["viridis" if higher_is_better(quantity) else "viridis_r"]
     image = axis.imshow(grid.best, cmap=colours, clim=ends, aspect="auto")
