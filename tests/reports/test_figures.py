@@ -207,7 +207,7 @@ def test_labels_of_a_heat_map_never_overlap(label: str) -> None:
     drawn.draw_without_rendering()
     boxes = [each.get_window_extent() for each in drawn.axes[0].get_xticklabels()]
     assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
-    assert 0 <= boxes[0].x0
+    assert boxes[0].x0 >= 0
     assert boxes[-1].x1 <= drawn.bbox.x1
 
 

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kindling.records.groups import State
 from kindling.system.errors import InputError, Interrupted
-from kindling.system.files import MIB, append_text, open_in_place, read_bounded, write_durably
+from kindling.system.files import MIB, append_text, open_in_place, read_bounded
 from kindling.system.installation import PATHS
 from kindling.system.process import importing
 from kindling.system.signals import handled
@@ -108,12 +108,11 @@ class GroupActor:
         except InputError:  # a damaged file, which training mends or tells; no restart does
             parcel.train()
             return
-        starts = self.log.with_suffix(".starts")
-        if not restarts() or not starts.exists():  # the first process may die before it writes
-            write_durably(starts, "")
-        earlier = read_bounded(starts, MIB).decode(errors="replace").splitlines()
-        append_text(starts, f"{epoch}\n")
-        if earlier[-GROUP_KILLS:] == [str(epoch)] * GROUP_KILLS:
+        starts, start = self.log.with_suffix(".starts"), f"{own_id()} {epoch}"
+        append_text(starts, f"{start}\n")
+        lines = read_bounded(starts, MIB).decode(errors="replace").splitlines()
+        own = [line for line in lines if line.startswith(own_id())]  # not of earlier submissions
+        if own[-GROUP_KILLS - 1 :] == [start] * (GROUP_KILLS + 1):
             fault = killed_too_often(epoch, f"read {self.log}")
             print(f"error: {fault}")
             mark_failed(parcel.runs, fault)
@@ -129,9 +128,9 @@ def leave() -> None:
     os._exit(1)  # the cluster has not answered
 
 
-def restarts() -> int:
-    """How often Ray has started the actor of this process again."""
-    return int(list_actors(ray.get_runtime_context().get_actor_id())["NumRestarts"])
+def own_id() -> str:
+    """Of the actor of this process. A restarted actor keeps its id."""
+    return str(ray.get_runtime_context().get_actor_id())
 
 
 # --- in the process that is connected to a cluster -----------------------------------------------
