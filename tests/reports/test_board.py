@@ -31,6 +31,7 @@ from kindling.records.listing import read_entry, values_of
 from kindling.reports import board as serving
 from kindling.reports import charts
 from kindling.reports.board import Board, Server, serve_board
+from kindling.reports.pictures import CURVES
 from kindling.system.errors import InputError
 from kindling.system.page_server import ADDRESS
 from tests.helpers.browser import opened
@@ -200,6 +201,19 @@ def test_a_trial_that_waits_hides_no_curve(server: Server, finished: Run) -> Non
     found = get(server, "/curves", *of_runs(SWEEP))
     assert len(found["charts"][0]["data"]["trials"]) == 6
     assert found["skipped"] == []
+
+
+def test_runs_without_a_curve_are_told_and_name_no_key(server: Server, finished: Run) -> None:
+    """Their settings would fill the legend of the others."""
+    cut = fake_run(Path("runs/cut"), finished, {"optimizer.lr": "7", "model.dropout": "0.5"})
+    cut.result_file.unlink()
+    cut.history_file.write_text("".join(cut.history_file.read_text().splitlines(True)[:2]))
+    server.board.table(fresh=True)
+    found = get(server, "/curves", *of_runs(FIRST, SECOND, "runs/cut"))
+    assert found["skipped"] == ["runs/cut: no epoch has ended"]
+    ((chart),) = found["charts"]
+    assert len(chart["data"]["trials"]) == 2
+    assert "model.dropout" not in [key["name"] for key in chart["data"]["keys"]]
 
 
 def test_the_data_of_a_scatter(server: Server) -> None:
@@ -698,6 +712,19 @@ def test_ticked_runs_are_overlaid_with_bands(server: Server, browser: Browser) -
             assert part in page.url
         page.get_by_role("button", name="untick all").click()
         until(page, "curves0.hidden")
+
+
+@pytest.mark.slow
+def test_a_single_curve_tells_its_run(server: Server, browser: Browser) -> None:
+    """Its only training value, of one epoch, is a dot: a line of one point is invisible."""
+    history = Run(Path(SECOND)).history_file
+    history.write_text("".join(history.read_text().splitlines(True)[:3]))
+    with opened(browser, f"{server.url}/#{urlencode(of_ticked(SECOND))}") as page:
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        caption = page.inner_text("#curves0 figcaption")
+        assert caption == f"run {SECOND}. {CURVES}"
+        modes = page.evaluate("document.querySelector('#curves0 .chart').data.map(t => t.mode)")
+        assert modes == ["lines+markers"] * 4  # validation and training of accuracy and loss
 
 
 @pytest.mark.slow

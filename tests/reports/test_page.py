@@ -802,10 +802,18 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         )
         assert titles == pytest.approx(panels, abs=3)
         legend = figure.locator(".legendtext").all_text_contents()
-        best = Tables((sweep / "report.html").read_text()).found["sweep1-table"][1]
-        assert legend == ["optimizer.lr = 0.05", "optimizer.lr = 0.1", f"best: trial {best[0]}"]
+        header, best, *_ = Tables((sweep / "report.html").read_text()).found["sweep1-table"]
+        assert legend[:2] == ["optimizer.lr = 0.05", "optimizer.lr = 0.1"]
+        # Its colour is that of no entry, so its settings are told; a line may end after a comma.
+        own = dict(zip(header, best, strict=True))
+        first, *settings = (text.strip() for text in legend[2].split(","))
+        assert first == f"best: trial {best[0]}"
+        assert settings == [f"{key} = {own[key]}" for key in keys]
         select["lines"].select_option("means")
-        assert "best: mean of 2 trials" in figure.locator(".legendtext").all_text_contents()
+        (best_mean,) = figure.locator(".legendtext", has_text="best: ").all_text_contents()
+        first, *settings = (text.strip() for text in best_mean.split(","))
+        assert first == "best: mean of 2 trials"
+        assert [text.partition(" = ")[0] for text in settings] == keys[:-1]  # without the seed
         select["scale"].select_option("logit")
         assert {"30%", "50%"} <= {*figure.locator(".ytick text").all_text_contents()}
         titles = page.locator(".modebar-btn").evaluate_all(

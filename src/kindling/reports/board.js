@@ -319,7 +319,8 @@ const load_charts = latest(async () => {
     else if (view.chart === "curves") {
       if (view.ticked.length) {
         const {charts, skipped} = await ask("/curves", view.ticked.map(folder => ["folder", folder]));
-        found = charts.map(({title, data}) => ["curves", data, `${charts.length > 1 ? title + ". " : ""}${ABOUT.curves}`]);
+        // One curve has no legend that tells its run.
+        found = charts.map(({title, data}) => ["curves", data, [charts.length > 1 && title, data.trials.length === 1 && `${data.noun} ${data.trials[0].name}`, ABOUT.curves].filter(Boolean).join(". ")]);
         told = [...skipped, ...(charts.length ? [] : ["The ticked rows have no curve yet."])].join("; ");
       }
     } else if (rowsOf) {  // the rows tell the keys; when they come, this is called again

@@ -212,19 +212,23 @@ class Board:
         for place, (called, sweep) in runs.items():
             try:
                 read = self.reader.read(Run(place), Path.cwd())
-                settings = {**read.settings, **({"sweep": sweep or "none"} if several else {})}
-                found.append(replace(read, called=called, settings=settings))
             except InputError as error:  # perhaps a trial that waits
                 skipped += [first_line(error)] * (NOT_BEGUN not in str(error))
+                continue
+            if len(read.history) > 1:
+                settings = {**read.settings, **({"sweep": sweep or "none"} if several else {})}
+                found.append(replace(read, called=called, settings=settings))
+            elif os.fspath(place) in folders:
+                skipped.append(f"{called or place}: no epoch has ended")
+        # Runs without a curve have no part in the keys that tell the others apart.
         parts = Collection(found, [], []).parts.values()
-        trained = [(part, [e for e in part.entries if len(e.history) > 1]) for part in parts]
         return {
             "charts": [
-                {"title": part.title, "data": chart_data(part, some, part.keys, OVER)}
-                for part, some in trained if some
+                {"title": part.title, "data": chart_data(part, part.entries, part.keys, OVER)}
+                for part in parts
             ],
             "skipped": skipped,
-        }  # fmt: skip
+        }
 
     def chart(self, sweep: str, where: str, keys: Sequence[str], metric: str) -> dict[str, Any]:
         """The data of a scatter or of parallel coordinates: keys and a metric of the rows that meet

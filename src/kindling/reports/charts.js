@@ -252,9 +252,9 @@ function curves(data, state, width) {
       const style = {...common, name: entry(name, width), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
       const single = some.every(line => line.epochs.length < 3);
       traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
-      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
+      if (few) traces.push({...style, ...points(some, 1), mode: single ? "lines+markers" : "lines", marker: {size: 4}, line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
     });
-    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${all[0].name}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
+    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${[all[0].name, ...all[0].texts].join(", ")}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
     for (const tick of logit && ends ? LOGIT_TICKS : []) {
       if (ticks.every(other => Math.abs(place(other) - place(tick)) > 0.08 * (ends[1] - ends[0]))) ticks.push(tick);
     }
