@@ -764,13 +764,13 @@ def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
         assert page.input_value("#where") == view["where"]
         assert texts(page, "#table thead th") == ["", "run", *view["columns"].split(",")]
         groups = texts(page, "#table tr.group")
-        rates = [float(re.findall(r"= ([\d.]+):", text)[0]) for text in groups]
+        rates = [float(re.findall(r"▸ ([\d.]+):", text)[0]) for text in groups]
         assert rates == sorted(rates, reverse=True)
         rows = get(server, "/rows", ("where", view["where"]))["rows"]
         for text, rate in zip(groups, rates, strict=True):
             own = [r["best"] for r in rows if r["values"][0] == str(rate) and r["kind"] == "run"]
             spread = f" ± {np.std(own, ddof=1):.2%}" if len(own) > 1 else ""
-            assert text.endswith(f"= {rate:g}: {len(own)}, mean best {np.mean(own):.2%}{spread}")
+            assert text == f"▸ {rate:g}: mean {np.mean(own):.2%}{spread} of {len(own)}"
         page.wait_for_selector("#slices0 .main-svg >> nth=0")
         labels = page.evaluate("document.querySelector('#slices0 .chart').layout.xaxis.title.text")
         assert labels == "model.hidden_sizes"
@@ -808,6 +808,76 @@ def test_an_address_restores_its_view(server: Server, browser: Browser) -> None:
         until(page, "told.innerText === '6 trials'")
         page.go_back()
         until(page, "told.innerText === '11 runs and sweeps'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_groups_are_compared_and_ticked(
+    place: Path, finished: Run, browser: Browser, width: int
+) -> None:
+    """By best values in the order of their means: the best row of all may be the luckiest."""
+    runs, best = {"0.1": (0.05, -0.2), "0.3": (0.0, 0.01), "0.5": (-0.3, -0.3)}, {}
+    for rate, several in runs.items():
+        for seed, better in enumerate(several):
+            settings = {"optimizer.lr": rate, "seed": str(seed)}
+            run = fake_run(Path("own", rate, str(seed)), finished, settings, better)
+            best[rate, seed] = run.result["best"]["val/acc"]
+    lost = fake_run(Path("own", "0.3", "2"), finished, {"optimizer.lr": "0.3", "seed": "2"})
+    result = {**lost.result, "status": "diverged", "best": dict.fromkeys(lost.result["best"])}
+    lost.result_file.write_text(json.dumps(result))
+    assert max(best.values()) == best["0.1", 0]
+    expected = [
+        f"▸ {rate}: mean {np.mean(own):.2%} ± {np.std(own, ddof=1):.2%} of 2{more}"
+        for rate, more in (("0.3", ", 1 more without a value"), ("0.1", ""), ("0.5", ""))
+        for own in [[best[rate, 0], best[rate, 1]]]
+    ]
+    view = urlencode({"group": "optimizer.lr", "sort": "best"})
+    with (
+        served(Path("own")) as server,
+        opened(browser, f"{server.url}/#{view}", width=width) as page,
+    ):
+        page.wait_for_selector("#table tr.group")
+        assert texts(page, "#table tr.group") == expected
+        told = (
+            "7 runs and sweeps in 3 groups, with the mean ± standard deviation of their best values"
+        )
+        assert page.inner_text("#told") == told
+        assert rows_shown(page) == []  # all groups are in view at once
+        page.locator("#table tr.group span").nth(1).click()
+        assert rows_shown(page) == ["own/0.1/0", "own/0.1/1"]
+        assert texts(page, "#table tr.group")[1] == expected[1].replace("▸", "▾")
+        page.get_by_role("checkbox", name="tick the rows of 0.1").check()
+        assert page.inner_text("#ticks") == "2 ticked"
+        assert texts(page, "#table tr.ticked a") == ["own/0.1/0", "own/0.1/1"]
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        page.locator("#table").evaluate("table => table.scrollLeft = 300")
+        left = "span => span.getBoundingClientRect().left - table.getBoundingClientRect().left"
+        assert 20 < page.locator("#table tr.group span").nth(1).evaluate(left) < 70
+        page.get_by_role("checkbox", name="tick the rows of 0.1").uncheck()
+        assert page.inner_text("#ticks") == "Tick rows to lay their curves over each other."
+        page.select_option("#group", "seed")
+        until(page, "told.innerText.includes('in 3 groups')")
+        assert [text[:4] for text in texts(page, "#table tr.group")] == ["▸ 0:", "▸ 1:", "▸ 2:"]
+
+
+@pytest.mark.slow
+def test_a_large_group_is_ticked_by_a_condition(
+    place: Path, finished: Run, browser: Browser
+) -> None:
+    """The address holds what is ticked."""
+    assert len([*fake_runs(Path("many"), finished, 501)]) == 501
+    view = urlencode({"group": "kind"})
+    with served(Path("many")) as server, opened(browser, f"{server.url}/#{view}") as page:
+        box = page.get_by_role("checkbox", name="tick the rows of run")
+        assert box.is_disabled()
+        told = "more than 500 rows: choose some of them by a condition, such as seed<100"
+        assert box.get_attribute("title") == told
+        page.fill("#where", "seed<500")
+        page.keyboard.press("Enter")
+        until(page, "told.innerText.startsWith('500 of 501')")
+        box.check()
+        until(page, "ticks.innerText === '500 ticked'")
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 "use strict";
 {  // a scope of its own: charts.js has names such as rows, and takes that of window.history
 const ABOUT = JSON.parse(document.getElementById("about").textContent), HEIGHT = 34, BESIDE = 12;  // pixels of a row; rows drawn outside of the view
-const OF_WHOLE = ["test", "trials", "kind", "data", "began"], NUMBERS = ["best", "test", "seconds", "trials"], MOST_WIDE = 34, KEPT = "kindling board columns";
+const OF_WHOLE = ["test", "trials", "kind", "data", "began"], NUMBERS = ["best", "test", "seconds", "trials"], MOST_WIDE = 34, MOST_TICKED = 500, KEPT = "kindling board columns";
 const USUAL = {in: "", where: "", sort: "began", group: "", columns: "", ticked: [], chart: "curves", x: "", y: "best", run: "", beside: "", scale: "linear", over: "", smooth: "", means: "", colour: ""};
 const $ = id => document.getElementById(id), make = (name, given = {}, ...inside) => {
   const made = Object.assign(document.createElement(name), given);
@@ -81,7 +81,7 @@ function latest(act) {
 
 let rowsOf = "", version = 0, fresh = true, timer = null, first = [], typed = [], whole = true, total = 0, keys = [];
 let rowOf = new Map(), order = [], listing = [], cursor = 0, changed = false, mixed = false;  // mixed: rows have other metrics
-const closed = new Set();  // groups
+const unfolded = new Set();  // groups
 
 const usual = () => ["best", "status", ...first, ...(order.some(row => row.trials) ? ["trials"] : []), "seconds", "began"];
 const columns = () => ((view.columns || kept())?.split(",") ?? usual()).filter(name => whole || !OF_WHOLE.includes(name));
@@ -156,18 +156,29 @@ function text(row, name) {
 
 const numeric = name => NUMBERS.includes(name) || name.includes("/");
 
-// A line for each row and, if they are grouped, for each group, in the order of their first rows.
+// A line for each row or, if they are grouped, for each group, and for the rows of those that are unfolded. Groups
+// are in the order of their first rows; but the best row may be the luckiest one, so with "best" they go by their means.
 function show_rows() {
-  const groups = new Map();
+  const found = new Map();
   if (view.group) for (const row of order) {
     const label = text(row, view.group) || "–";
-    if (!groups.has(label)) groups.set(label, []);
-    groups.get(label).push(row);
+    if (!found.has(label)) found.set(label, []);
+    found.get(label).push(row);
   }
-  listing = view.group ? [...groups].flatMap(([label, some]) => [{label, some}, ...(closed.has(label) ? [] : some)]) : order;
+  const groups = [...found].map(([label, some]) => {
+    const comparable = new Set(some.map(row => `${row.data} ${row.monitor}`)).size === 1, values = comparable ? known(some.map(row => row.best)) : [];
+    return {label, some, comparable, values, mean: mean(values)};
+  });
+  if (view.sort.endsWith("best")) {
+    const all = known(order.map(row => row.best)), sign = all[0] > all.at(-1) ? -1 : 1, rank = group => group.mean === null ? Infinity : sign * group.mean;
+    groups.sort((a, b) => rank(a) - rank(b) || 0);
+  }
+  listing = view.group ? groups.flatMap(group => [group, ...(unfolded.has(group.label) ? group.some : [])]) : order;
   cursor = Math.max(0, Math.min(cursor, listing.length - 1));
   const of = order.length === total ? "" : `${order.length.toLocaleString("en")} of `, noun = (whole ? ["run or sweep", "runs and sweeps"] : ["trial", "trials"])[total === 1 ? 0 : 1];
-  $("told").textContent = total ? `${of}${total.toLocaleString("en")} ${noun}${order.length ? "" : ": none meets the conditions"}` : "There is no run or sweep yet. Rows appear here when training begins.";
+  const means = groups.some(group => group.values.length) ? ", with the mean ± standard deviation of their best values" : "";
+  const grouped = groups.length ? ` in ${groups.length.toLocaleString("en")} group${groups.length > 1 ? "s" : ""}${means}` : "";
+  $("told").textContent = total ? `${of}${total.toLocaleString("en")} ${noun}${grouped}${order.length ? "" : ": none meets the conditions"}` : "There is no run or sweep yet. Rows appear here when training begins.";
   head();
   rows_in_view(true);
   offer();
@@ -216,7 +227,7 @@ function mark() {
 }
 
 function run_line(row, names) {
-  const ticked = view.ticked.includes(row.folder), box = make("input", {type: "checkbox", checked: ticked, tabIndex: -1, ariaLabel: `tick ${row.name || row.folder}`, onchange: () => tick(row)});
+  const ticked = view.ticked.includes(row.folder), box = make("input", {type: "checkbox", checked: ticked, tabIndex: -1, ariaLabel: `tick ${row.name || row.folder}`, onchange: () => tick(toggled(row))});
   const cells = names.map(name => {
     const told = text(row, name), cell = make("td", {title: row.fault && name === "run" ? row.fault : String(value(row, name) ?? "")});
     if (numeric(name)) cell.className = "number";
@@ -237,20 +248,26 @@ const link = (told, changes) => make("a", {textContent: told, href: address(chan
   change(changes, true);
 }});
 
-function group_line({label, some}, wide) {
-  const same = new Set(some.map(row => `${row.data} ${row.monitor}`)).size === 1, values = known(some.map(row => row.best)), of = some[0].fraction;
-  const best = values.length && same ? `, mean best ${shown(mean(values), of)}${values.length > 1 ? ` ± ${shown(deviation(values), of)}` : ""}` : "";
-  const told = `${closed.has(label) ? "▸" : "▾"} ${clip(view.group)} = ${clip(label)}: ${some.length.toLocaleString("en")}${best}`;
-  return make("tr", {className: "group", onclick: () => fold(label)}, make("td", {colSpan: wide, textContent: told}));
+function group_line({label, some, comparable, values}, wide) {
+  const of = some[0].fraction, lost = some.length - values.length, count = number => number.toLocaleString("en");
+  const told = !comparable ? `${count(some.length)} rows on several data sets or metrics` : !values.length ? `${count(some.length)} without a value`
+    : `mean ${shown(mean(values), of)}${values.length > 1 ? ` ± ${shown(deviation(values), of)}` : ""} of ${count(values.length)}${lost ? `, ${count(lost)} more without a value` : ""}`;
+  const ticked = new Set(view.ticked), folders = some.map(row => row.folder), all = folders.every(folder => ticked.has(folder)), many = some.length > MOST_TICKED;
+  const box = make("input", {
+    type: "checkbox", checked: all, disabled: many, tabIndex: -1, ariaLabel: `tick the rows of ${label}`, title: many ? `more than ${MOST_TICKED} rows: choose some of them by a condition, such as seed<100` : "",
+    onclick: event => event.stopPropagation(), onchange: () => tick(all ? view.ticked.filter(folder => !folders.includes(folder)) : [...new Set([...view.ticked, ...folders])]),
+  });
+  return make("tr", {className: "group", onclick: () => fold(label)}, make("td", {}, box), make("td", {colSpan: wide - 1}, make("span", {textContent: `${unfolded.has(label) ? "▾" : "▸"} ${clip(label)}: ${told}`})));
 }
 
 function fold(label) {
-  if (!closed.delete(label)) closed.add(label);
+  if (!unfolded.delete(label)) unfolded.add(label);
   show_rows();
 }
 
-function tick(row) {
-  const ticked = view.ticked.includes(row.folder) ? view.ticked.filter(folder => folder !== row.folder) : [...view.ticked, row.folder];
+const toggled = row => view.ticked.includes(row.folder) ? view.ticked.filter(folder => folder !== row.folder) : [...view.ticked, row.folder];
+
+function tick(ticked) {
   change({ticked, ...(view.ticked.length ? {} : {chart: "curves"})});
 }
 
@@ -437,7 +454,7 @@ function show_view() {
   $("path").hidden = !view.in;
   $("path").lastElementChild.textContent = `trials of ${view.in}`;
   document.title = `${view.run || view.in || "Board"}`;
-  if (differs("in")) { cursor = 0; table.scrollTop = 0; }
+  if (differs("in", "group")) { cursor = 0; table.scrollTop = 0; unfolded.clear(); }
   if (differs("in", "where", "sort", "columns", "group")) load_rows();
   else if (differs("ticked")) rows_in_view(true);
   ticks();
@@ -493,7 +510,7 @@ addEventListener("keydown", event => {
     "/": () => $("where").focus(), u: () => $("untick").click(), s: () => { if (!$("beside").disabled) $("beside").click(); },
     ...(document.activeElement === table ? {
       ArrowDown: () => go(cursor + 1), ArrowUp: () => go(cursor - 1), PageDown: () => go(cursor + page), PageUp: () => go(cursor - page), Home: () => go(0), End: () => go(listing.length - 1),
-      " ": () => line && (line.some ? fold(line.label) : tick(line)), Enter: () => line && (line.some ? fold(line.label) : change({run: line.folder}, true)),
+      " ": () => line && (line.some ? fold(line.label) : tick(toggled(line))), Enter: () => line && (line.some ? fold(line.label) : change({run: line.folder}, true)),
       t: () => { if (line && !line.some && line.trials !== null) change({in: line.folder, run: "", where: ""}, true); },
     } : {}),
   }[event.key];
