@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -373,6 +373,70 @@ def test_runs_side_by_side(server: Server) -> None:
         assert refused(server, "/compare", *of_runs(*folders)) == (400, told)
 
 
+def test_how_runs_side_by_side_ended(server: Server, finished: Run) -> None:
+    """What only some runs have tells nothing of the others, and data.name more than data."""
+    for name, changes in {
+        "diverged": {"status": "diverged", "diverged_step": 7},
+        "failed": {"status": "failed", "error": "OSError: no space"},
+        "interrupted": {"status": "interrupted", "signal": "SIGINT"},
+    }.items():
+        run = fake_run(Path("ended", name), finished, {"optimizer.lr": "0.2"})
+        run.overrides_file.write_text(json.dumps(["optimizer.lr=0.2", "data=digits"]))
+        run.result_file.write_text(json.dumps({**run.result, **changes}))
+    killed = fake_run(Path("ended/killed"), finished, {"optimizer.lr": "0.2"})
+    killed.result_file.unlink()
+    server.board.table(fresh=True)
+    names = ("diverged", "failed", "interrupted", "killed")
+    found = get(server, "/compare", *of_runs(*(f"ended/{name}" for name in names)))
+    facts = {name: texts for name, *texts in found["facts"]}
+    assert facts["status"] == [
+        "diverged at step 7", "failed: OSError: no space", "interrupted by SIGINT",
+        "unfinished: its process was killed, or has not begun to train",
+    ]  # fmt: skip
+    assert found["settings"] == []
+    assert found["chance"] == ""
+
+
+@pytest.mark.parametrize(
+    ("better", "told"),
+    [
+        # With 2,000 samples, 90% and 88% differ by 1.98% more than chance, 90% and 88.2% do not.
+        ((0.9, 0.88, 0.5), "b and c are worse, beyond chance."),
+        ((0.882, 0.9, 0.5), "a cannot be told apart from it."),
+        ((0.89, 0.9, 0.895), "c and a cannot be told apart from it."),
+        ((0.9, None, 0.5), "c is worse, beyond chance."),
+        ((None, 0.9, None), ""),
+    ],
+)
+def test_runs_side_by_side_may_differ_by_chance(
+    better: Sequence[float | None], told: str, place: Path, finished: Run
+) -> None:
+    for name, value in zip("abc", better, strict=True):
+        run = fake_run(Path("few", name), finished, {"optimizer.lr": "0.2", "name": name})
+        best = {**run.result["best"], "val/acc": value}
+        data = {**run.result["data"], "val": 2_000}
+        run.result_file.write_text(json.dumps({**run.result, "best": best, "data": data}))
+    folders, board = [f"few/{name}" for name in "abc"], Board([Path("few")])
+    first = "abc"[better.index(0.9)]
+    start = f"{first} has the best val/acc. By 2,000 validation samples and one run each, "
+    assert board.compare(folders)["chance"] == (start + told if told else "")
+    other = Run(Path("few", "b"))
+    other.result_file.write_text(json.dumps({**other.result, "data": {"name": "x", "val": 2_000}}))
+    if better == (0.89, 0.9, 0.895):  # values on other data cannot be compared
+        assert Board([Path("few")]).compare(folders)["chance"] == ""
+
+
+def test_a_sweep_tells_its_best_setting_and_its_trials_their_numbers(place: Path) -> None:
+    write_labels(Path(SWEEP), name="rates")
+    for trial in (3, 4):
+        write_labels(Path(SWEEP, str(trial)), name="rates")
+    board = Board([Path()])
+    assert dict(board.details(SWEEP)["facts"])["best setting"] == "optimizer.lr=0.3"
+    assert "best setting" not in dict(board.details(FIRST)["facts"])
+    names = board.compare([SWEEP, f"{SWEEP}/3", f"{SWEEP}/4"])["names"]
+    assert names == ["rates", "rates/3", "rates/4"]
+
+
 # --- a report, which may be a stranger's --------------------------------------------------------
 
 
@@ -722,7 +786,7 @@ def test_a_single_curve_tells_its_run(server: Server, browser: Browser) -> None:
     with opened(browser, f"{server.url}/#{urlencode(of_ticked(SECOND))}") as page:
         page.wait_for_selector("#curves0 .main-svg >> nth=0")
         caption = page.inner_text("#curves0 figcaption")
-        assert caption == f"run {SECOND}. {CURVES}"
+        assert caption == f"Run {SECOND}. {CURVES}"
         modes = page.evaluate("document.querySelector('#curves0 .chart').data.map(t => t.mode)")
         assert modes == ["lines+markers"] * 4  # validation and training of accuracy and loss
 
@@ -821,7 +885,7 @@ def test_groups_are_compared_and_ticked(
         for seed, better in enumerate(several):
             settings = {"optimizer.lr": rate, "seed": str(seed)}
             run = fake_run(Path("own", rate, str(seed)), finished, settings, better)
-            best[rate, seed] = run.result["best"]["val/acc"]
+            best[rate, seed] = run.result["best"]["val/acc"] or 0.0
     lost = fake_run(Path("own", "0.3", "2"), finished, {"optimizer.lr": "0.3", "seed": "2"})
     result = {**lost.result, "status": "diverged", "best": dict.fromkeys(lost.result["best"])}
     lost.result_file.write_text(json.dumps(result))
@@ -933,6 +997,28 @@ def test_the_keyboard(server: Server, browser: Browser) -> None:
         assert texts(page, "#table tr.ticked") == []
         page.keyboard.press("End")
         assert page.locator("#table tr.cursor a").inner_text() == names[-1]
+
+
+@pytest.mark.slow
+def test_rows_side_by_side_come_into_view(server: Server, browser: Browser) -> None:
+    """On a phone, their names stay in place, and no line breaks within a word."""
+    view = urlencode(of_ticked(*(f"runs/2026-03-01/00-0{number}-00" for number in range(6))))
+    with opened(browser, f"{server.url}/#{view}", width=390) as page:
+        page.wait_for_selector("#curves0 .main-svg >> nth=0")
+        page.get_by_role("button", name="side by side").click()
+        page.wait_for_selector("#compared table")
+        until(page, "compared.getBoundingClientRect().top < innerHeight / 2")
+        left = "cell => cell.getBoundingClientRect().left"
+        label = page.locator("#compared td", has_text="model.hidden_sizes")
+        before = label.evaluate(left)
+        page.locator("#compared > .wide").evaluate("wide => wide.scrollLeft = 60")
+        assert page.locator("#compared > .wide").evaluate("wide => wide.scrollLeft") > 0
+        assert label.evaluate(left) == before
+        lines = """cell => { const texts = [...cell.querySelector("div").childNodes].filter(
+            each => each.nodeType === 3), range = document.createRange();
+            return texts.map(text => { range.selectNode(text);
+                return [text.data, range.getClientRects().length]; }); }"""
+        assert label.evaluate(lines) == [["model.", 1], ["hidden_", 1], ["sizes", 1]]
 
 
 @pytest.mark.slow

@@ -337,7 +337,7 @@ const load_charts = latest(async () => {
       if (view.ticked.length) {
         const {charts, skipped} = await ask("/curves", view.ticked.map(folder => ["folder", folder]));
         // One curve has no legend that tells its run.
-        found = charts.map(({title, data}) => ["curves", data, [charts.length > 1 && title, data.trials.length === 1 && `${data.noun} ${data.trials[0].name}`, ABOUT.curves].filter(Boolean).join(". ")]);
+        found = charts.map(({title, data}) => ["curves", data, [charts.length > 1 && title, data.trials.length === 1 && `Run ${data.trials[0].name}`, ABOUT.curves].filter(Boolean).join(". ")]);
         told = [...skipped, ...(charts.length ? [] : ["The ticked rows have no curve yet."])].join("; ");
       }
     } else if (rowsOf) {  // the rows tell the keys; when they come, this is called again
@@ -366,25 +366,34 @@ const load_charts = latest(async () => {
 
 // --- side by side, and one run ----------------------------------------------------------------------
 
-const listed = (header, rows) => make("div", {className: "wide"}, make("table", {}, ...(header ? [make("thead", {}, make("tr", {}, ...header))] : []), make("tbody", {}, ...rows.map(cells => make("tr", {}, ...cells.map(cell => make("td", {}, make("div", {className: "cell"}, cell))))))));
+// A text that may break after some letters, and there alone.
+const breakable = (text, after) => text.split(after).flatMap((part, at) => at ? [make("wbr"), part] : [part]), KEY = /(?<=[/._])/, LIST = /(?<=,)/;
+const listed = (header, rows) => make("div", {className: "wide"}, make("table", {}, ...(header ? [make("thead", {}, make("tr", {}, ...header))] : []), make("tbody", {}, ...rows.map(cells => make("tr", {}, ...cells.map((cell, at) => make("td", {}, make("div", {className: "cell"}, ...breakable(cell, at ? LIST : KEY)))))))));
 const closing = changes => make("button", {type: "button", className: "act", textContent: "close", onclick: () => change(changes)});
 
+let beside = true;  // whether the rows side by side were brought into view; a page begins at its top
 const load_compared = latest(async () => {
-  const section = $("compared");
+  const section = $("compared"), top = [make("h2", {textContent: "Side by side"}), make("p", {className: "bar"}, closing({beside: ""}))];
   section.hidden = !view.beside;
-  if (!view.beside) return;
+  if (!view.beside) { beside = false; return; }
   try {
-    const {folders, names, facts, settings, same} = await ask("/compare", view.ticked.map(folder => ["folder", folder]));
-    const header = ["", ...folders].map((folder, at) => make("th", {scope: "col"}, folder && link(names[at - 1] || folder, {run: folder})));
-    const differ = cells => new Set(cells.slice(1)).size > 1;
+    const {folders, names, facts, settings, same, chance} = await ask("/compare", view.ticked.map(folder => ["folder", folder]));
+    const header = [make("th"), ...folders.map((folder, at) => {
+      const opens = link("", {run: folder});
+      opens.append(...breakable(names[at], KEY));
+      return make("th", {scope: "col"}, opens);
+    })];
+    const told = cells => cells.slice(1).filter(Boolean), differ = cells => new Set(told(cells)).size > 1;  // what only some have is not told of the others
     section.replaceChildren(
-      make("h2", {textContent: "Side by side"}), closing({beside: ""}), listed(header, [...facts.filter(differ), ...settings]),
+      ...top, ...(chance ? [make("p", {textContent: chance})] : []), listed(header, [...facts.filter(differ), ...settings]),
       make("p", {className: "soft", textContent: `${same.toLocaleString("en")} settings are the same${settings.length ? "" : ", and none differs"}.`}),
-      make("details", {}, make("summary", {textContent: "facts that are the same"}), listed(null, facts.filter(cells => !differ(cells)).map(cells => cells.slice(0, 2)))),
+      make("details", {}, make("summary", {textContent: "facts that are the same"}), listed(null, facts.filter(cells => !differ(cells)).map(cells => [cells[0], told(cells)[0]]))),
     );
   } catch (error) {
-    section.replaceChildren(make("h2", {textContent: "Side by side"}), closing({beside: ""}), make("p", {className: "trouble", textContent: error.message}));
+    section.replaceChildren(...top, make("p", {className: "trouble", textContent: error.message}));
   }
+  if (!beside) section.scrollIntoView({block: "nearest"});
+  beside = true;
 });
 
 let opened = null, seen = null;  // the run that is shown, and the one that was brought into view

@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from pydantic import Field
 
 from kindling.config.faults import known_keys
+from kindling.config.measures import is_fraction
 from kindling.config.schema import UNTRAINED
 from kindling.config.section import Section
 from kindling.records.folder import Run, runs_of, trials_of
@@ -36,6 +37,7 @@ from kindling.records.outcome import (
     REPLICATED,
     differing,
     format_metric,
+    in_full,
     known_value,
     read_outcome,
     short,
@@ -55,6 +57,7 @@ from kindling.reports.collect import (
 from kindling.reports.drawing import themed
 from kindling.reports.page import page_content, render
 from kindling.reports.pictures import CURVES
+from kindling.reports.words import within_chance
 from kindling.system.errors import InputError, first_line, parsing
 from kindling.system.files import MIB, open_regular
 from kindling.system.installation import as_command
@@ -302,13 +305,17 @@ class Board:
                 "them side by side"
             )
         found = [self.entry(folder) for folder in several]
+        entries = [entry for entry, _ in found]
+        names = [_name(*each) for each in found]
         # Side by side is for choosing, so without figures of the test set.
-        facts = [dict([*_facts(entry, trial=True), *_machine(entry)]) for entry, _ in found]
-        configs = [_settings(entry) for entry, _ in found]
+        facts = [dict([*_facts(entry, trial=True), *_machine(entry)]) for entry in entries]
+        configs = [_settings(entry) for entry in entries]
+        if all(entry.kind in TRAINED for entry in entries):  # data.name tells more than data
+            configs = [{k: own[k] for k in own if f"{k}.name" not in own} for own in configs]
         counts, keys = Counter(name for own in facts for name in own), differing(configs)
         return {
             "folders": several,
-            "names": [entry.labels.name for entry, _ in found],
+            "names": names,
             "facts": [
                 [name, *(own.get(name, "") for own in facts)]
                 for name, count in counts.items()
@@ -316,6 +323,7 @@ class Board:
             ],
             "settings": [[key, *(own.get(key, "") for own in configs)] for key in seeds_last(keys)],
             "same": len({key for own in configs for key in own}) - len(keys),
+            "chance": _chance(entries, names),
         }
 
     def report(self, folder: str) -> str:
@@ -346,17 +354,61 @@ def _facts(entry: Entry, *, trial: bool) -> list[tuple[str, str]]:
     metrics.pop(entry.monitor, None)
     if not trial:
         metrics[f"test/{entry.score}"] = entry.test
-    facts = [(name, values_of(entry, name)[0]) for name in ("status", "began", "data")]
-    facts += [(name, format_metric(name, known_value(value))) for name, value in metrics.items()]
-    if entry.kind in TRAINED:
-        outcome = read_outcome(Run(entry.folder))
-        result, numbers = outcome.result, {"epochs": outcome.epochs}
-        numbers["parameters"] = result.get("parameters")
-        facts += [(name, format_metric(name, number)) for name, number in numbers.items()]
-        facts += [("why", outcome.reason)] if outcome.reason else []
-    else:
-        facts.append(("trials", f"{entry.trials:,}"))
-    return [*facts, ("seconds", format_metric("seconds", known_value(entry.seconds)))]
+    told = [(name, values_of(entry, name)[0]) for name in ("began", "data")]
+    figures = [(name, format_metric(name, known_value(value))) for name, value in metrics.items()]
+    seconds = ("seconds", format_metric("seconds", known_value(entry.seconds)))
+    if entry.kind not in TRAINED:
+        best = {k: own for k, own in entry.chosen.items() if entry.typed.get(k) != own}
+        told += [("best setting", in_full(best))] if best else []
+        trials = ("trials", f"{entry.trials:,}")
+        return [("status", entry.status), *told, *figures, trials, seconds]
+    outcome = read_outcome(Run(entry.folder))
+    numbers = {"epochs": outcome.epochs, "parameters": outcome.result.get("parameters")}
+    figures += [(name, format_metric(name, number)) for name, number in numbers.items()]
+    return [("status", _status(entry.status, outcome.reason)), *told, *figures, seconds]
+
+
+def _status(status: str, reason: str) -> str:
+    """How a run ended, and why."""
+    match status:
+        case "unfinished":
+            return "unfinished: its process was killed, or has not begun to train"
+        case "diverged" if reason:
+            return f"diverged {reason}"
+        case "interrupted" if reason:
+            return f"interrupted by {reason}"
+    return f"{status}: {reason}" if reason else status
+
+
+def _name(entry: Entry, trial: bool) -> str:
+    """The name of a run, for those of one sweep with their numbers, or the folder."""
+    called = entry.labels.name
+    return (f"{called}/{entry.folder.name}" if trial else called) if called else str(entry.folder)
+
+
+def _chance(entries: Sequence[Entry], names: Sequence[str]) -> str:
+    """Which of several single runs cannot be told apart from the best; "" if nothing tells it."""
+    ranked = sorted(zip(entries, names, strict=True), key=lambda pair: pair[0].rank)
+    known = [(each, name, value) for each, name in ranked if (value := known_value(each.best))]
+    single = all(entry.kind in TRAINED for entry in entries)
+    if not single or len(known) < 2 or len({entry.group for entry, *_ in known}) > 1:
+        return ""
+    (best, first, value), *others = known
+    samples = {Run(entry.folder).result.get("data", {}).get("val") for entry, *_ in known}
+    share = is_fraction(best.monitor) and best.monitor == f"val/{best.score}"
+    if not share or len(samples) > 1 or not (count := samples.pop()):
+        return ""
+    alike = [name for _, name, own in others if within_chance(value, own, count)]
+    start = f"{first} has the best {best.monitor}. By {count:,} validation samples and one run each"
+    listed = _listed(alike or [name for _, name, _ in others])
+    if alike:
+        return f"{start}, {listed} cannot be told apart from it."
+    return f"{start}, {listed} {'are' if others[1:] else 'is'} worse, beyond chance."
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _machine(entry: Entry) -> list[tuple[str, str]]:

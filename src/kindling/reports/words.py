@@ -138,6 +138,12 @@ def _noise(first: Reported, monitor: str, value: float) -> float | None:
     return TWO_SIDED * math.sqrt(2) * _error(value, samples)
 
 
+def within_chance(one: float, other: float, samples: int) -> bool:
+    """Whether two shares of so many samples differ by at most TWO_SIDED standard errors of their
+    difference."""
+    return abs(one - other) <= TWO_SIDED * math.hypot(_error(one, samples), _error(other, samples))
+
+
 def _error(share: float, samples: int) -> float:
     """The standard error of a share of so many samples. A stranger's file may have any number."""
     return math.sqrt(max(0.0, share * (1 - share)) / samples)
@@ -157,12 +163,7 @@ def _alike(part: Part, ranked: Sequence[_Setting]) -> Iterator[Sentence]:
         if _noise(best.first, monitor, best.value) is None:
             return
         samples = best.first.result["data"]["val"]
-        alike = [
-            other
-            for other in others
-            if abs(other.value - best.value)
-            <= TWO_SIDED * math.hypot(_error(best.value, samples), _error(other.value, samples))
-        ]
+        alike = [each for each in others if within_chance(best.value, each.value, samples)]
         by = f"by {samples:,} validation samples and one trial each"
     assert part.folder is not None
     confirm = f"{as_command('confirm')} {shlex.quote(str(part.folder))}"
