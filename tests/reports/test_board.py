@@ -31,7 +31,8 @@ from kindling.records.listing import read_entry, values_of
 from kindling.reports import board as serving
 from kindling.reports import charts
 from kindling.reports.board import Board, Server, serve_board
-from kindling.reports.pictures import CURVES
+from kindling.reports.drawing import Drawn, save
+from kindling.reports.pictures import CURVES, PagePicture
 from kindling.system.errors import InputError
 from kindling.system.page_server import ADDRESS
 from tests.helpers.browser import opened
@@ -252,6 +253,8 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     pictures.mkdir()
     svg = f'<?xml version="1.0"?>\n<svg width="9pt"><path style="fill: {INK}"/></svg>'
     (pictures / "runs.svg").write_text(svg)
+    drawn = Drawn(b"", svg.replace(INK, "red"))
+    save(PagePicture("a", 'Rows: "true" & <b>', "", ()), pictures, drawn)
     (pictures / "run-model1-mistakes.svg").write_text("<svg></svg>")
     (pictures / "not.svg").write_text("<script>")
     (pictures / "bytes.svg").write_bytes(b"<svg>\xff</svg>")
@@ -269,7 +272,10 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     assert "prefers-color-scheme: dark" in dark
     assert rest == '<path style="fill: var(--ink)"/></svg>'
     assert shown["run-model1-mistakes"].startswith('<svg class="model">')
-    assert len(shown) == 2
+    assert len(shown) == 3
+    captions = {picture["name"]: picture["caption"] for picture in found["pictures"]}
+    older = {name: name for name in ("runs", "run-model1-mistakes")}
+    assert captions == {"a": 'Rows: "true" & <b>', **older}
     facts = dict(found["facts"])
     assert facts["test/acc"] == f"{run.result['test/acc']:.2%}"
     assert facts["epochs"] == "2"
@@ -277,11 +283,13 @@ def test_a_run_with_its_log_and_its_pictures(server: Server) -> None:
     assert ["model.dropout", "0.0", False] in found["settings"]
     assert found["command"] == run.command
     assert found["draw"] == f"python -m src.report {FIRST}"
+    assert found["stacked"] == run.result["stacked"] == 1
     log = "epoch 2/2\ntest             accuracy 86.35%, loss 0.8\nspeed\n"
     Run(Path(SWEEP, "2")).log_file.write_text(log)
     shutil.copytree(pictures, Path(SWEEP, "2", "report"))  # perhaps of a model, by its test
     trial = get(server, "/run", ("folder", f"{SWEEP}/2"))
     assert trial["log"] == "epoch 2/2\nspeed\n"
+    assert trial["stacked"] == 1
     assert (trial["draw"], trial["pictures"]) == (None, [])
     assert (trial["kind"], trial["sweep"]) == ("trial", SWEEP)
     assert not [name for name, _ in trial["facts"] if "test" in name]
@@ -375,11 +383,12 @@ def test_runs_side_by_side(server: Server) -> None:
 
 def test_how_runs_side_by_side_ended(server: Server, finished: Run) -> None:
     """What only some runs have tells nothing of the others, and data.name more than data."""
-    for name, changes in {
+    ends: dict[str, dict[str, Any]] = {
         "diverged": {"status": "diverged", "diverged_step": 7},
         "failed": {"status": "failed", "error": "OSError: no space"},
         "interrupted": {"status": "interrupted", "signal": "SIGINT"},
-    }.items():
+    }
+    for name, changes in ends.items():
         run = fake_run(Path("ended", name), finished, {"optimizer.lr": "0.2"})
         run.overrides_file.write_text(json.dumps(["optimizer.lr=0.2", "data=digits"]))
         run.result_file.write_text(json.dumps({**run.result, **changes}))
@@ -1000,6 +1009,32 @@ def test_the_keyboard(server: Server, browser: Browser) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_pictures_and_logs_tell_what_they_are_of(
+    server: Server, browser: Browser, width: int
+) -> None:
+    run, trial = Run(Path(FIRST)), Run(Path(SWEEP, "0"))
+    (run.folder / "report").mkdir()
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="648pt" height="9pt"></svg>'
+    save(PagePicture("a", "Rows: the true digit", "", ()), run.folder / "report", Drawn(b"", svg))
+    trial.result_file.write_text(json.dumps({**trial.result, "stacked": 1200}))
+    with opened(browser, f"{server.url}/#{urlencode({'run': FIRST})}", width=width) as page:
+        rows_shown(page)
+        image = page.get_by_role("img", name="Rows: the true digit")
+        until(page, "(scrollTo(0, 1e6), document.querySelector('#run img')?.style.minWidth)")
+        assert page.inner_text("#run figcaption") == "Rows: the true digit"
+        wide = image.evaluate("image => image.getBoundingClientRect().width")
+        assert wide == pytest.approx(864 if width == 1200 else 0.56 * 864, abs=0.1)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert "trained together" not in page.inner_text("#run")
+    view = urlencode({"in": SWEEP, "run": os.fspath(trial.folder)})
+    with opened(browser, f"{server.url}/#{view}", width=width) as page:
+        page.wait_for_selector("#run pre")
+        told = "of 1,200 trials that were trained together: best and median are theirs"
+        assert page.inner_text("#run h3:text-is('Log') + p") == told
+
+
+@pytest.mark.slow
 def test_rows_side_by_side_come_into_view(server: Server, browser: Browser) -> None:
     """On a phone, their names stay in place, and no line breaks within a word."""
     view = urlencode(of_ticked(*(f"runs/2026-03-01/00-0{number}-00" for number in range(6))))
@@ -1124,6 +1159,8 @@ def test_hostile_names_are_texts(place: Path, browser: Browser, finished: Run) -
     run.log_file.write_text(EVIL)
     run.overrides_file.write_text(json.dumps([f"{EVIL}={EVIL}", f"data.path={'y' * 3000}"]))
     (folder / "labels.json").write_text(json.dumps({"note": EVIL + "z" * 1800}))
+    (folder / "report").mkdir()
+    save(PagePicture("x", EVIL, "", ()), folder / "report", Drawn(b"", "<svg></svg>"))
     failed = fake_run(Path("runs/failed"), finished, {"seed": "4"})
     failed.result_file.write_text(json.dumps({"status": "failed", "error": EVIL}))
     Run(Path(SECOND)).result_file.write_text(json.dumps({"status": EVIL}))
@@ -1134,12 +1171,15 @@ def test_hostile_names_are_texts(place: Path, browser: Browser, finished: Run) -
         served() as server,
         opened(browser, f"{server.url}/#{urlencode(view)}", width=390) as page,
     ):
-        shown = rows_shown(page)
-        assert len(shown) > 5
+        rows_shown(page)
+        for group in page.locator("#table tr.group span").all():
+            group.click()
+        assert len(rows_shown(page)) > 5
         page.wait_for_selector("#compared table")
         page.wait_for_selector("#run pre")
         page.wait_for_selector("#curves0 .main-svg >> nth=0")
-        assert page.locator("img").count() == 0
+        assert page.locator("img").count() == 1
+        assert " ".join(page.inner_text("#run figcaption").split()) == " ".join(EVIL.split())
         assert EVIL in page.inner_text("#run pre")
         for chart in ("scatter", "parallel"):
             page.select_option("#chart", chart)

@@ -396,6 +396,9 @@ const load_compared = latest(async () => {
   beside = true;
 });
 
+// A picture is as wide as it was drawn, and scrolls where it would be too small to read.
+const picture = ({caption, src}) => make("figure", {}, make("div", {className: "still"}, make("img", {src, alt: caption, onload: event => { event.target.style.minWidth = `${0.56 * event.target.naturalWidth}px`; }})), make("figcaption", {textContent: caption}));
+
 let opened = null, seen = null;  // the run that is shown, and the one that was brought into view
 const load_run = latest(async () => {
   const section = $("run"), folder = view.run;
@@ -423,8 +426,8 @@ const load_run = latest(async () => {
       make("div", {}, make("h3", {textContent: "Settings"}), ...(own.length ? [pairs(own)] : [make("p", {className: "soft", textContent: "all as by default"})]),
         make("details", {}, make("summary", {textContent: `${others.length} settings by default`}), pairs(others)))),
     ...(found.command ? [make("p", {className: "command"}, make("code", {textContent: found.command}))] : []),
-    ...(found.log ? [make("h3", {textContent: "Log"}), ...(found.omitted ? [make("p", {className: "soft", textContent: `the end; ${found.omitted.toLocaleString("en")} bytes come before`})] : []), make("pre", {tabIndex: 0, textContent: found.log})] : []),
-    ...(found.pictures.length ? [make("h3", {textContent: "Pictures of its report"}), make("div", {className: "pictures"}, ...found.pictures.map(({name, src}) => make("figure", {}, make("img", {src, alt: name, loading: "lazy"}), make("figcaption", {textContent: name}))))] : found.draw ? [make("h3", {textContent: "Pictures of its report"}), make("p", {className: "soft"}, "Pictures, such as the confusion matrix, appear here after ", make("code", {textContent: found.draw}))] : []),
+    ...(found.log ? [make("h3", {textContent: "Log"}), ...(found.stacked > 1 ? [make("p", {className: "soft", textContent: `of ${found.stacked.toLocaleString("en")} trials that were trained together: best and median are theirs`})] : []), ...(found.omitted ? [make("p", {className: "soft", textContent: `the end; ${found.omitted.toLocaleString("en")} bytes come before`})] : []), make("pre", {tabIndex: 0, textContent: found.log})] : []),
+    ...(found.pictures.length ? [make("h3", {textContent: "Pictures of its report"}), make("div", {className: "pictures"}, ...found.pictures.map(picture))] : found.draw ? [make("h3", {textContent: "Pictures of its report"}), make("p", {className: "soft"}, "Pictures, such as the confusion matrix, appear here after ", make("code", {textContent: found.draw}))] : []),
   );
   section.querySelector("pre")?.scrollTo(0, 1e9);  // the newest lines
   if (seen !== folder) section.scrollIntoView({block: "nearest"});

@@ -6,6 +6,7 @@ page shows only what lies in the folders: links out of them are refused.
 """
 
 import base64
+import html
 import math
 import os
 import re
@@ -291,6 +292,7 @@ class Board:
             "command": Run(entry.folder).command if entry.kind in TRAINED else None,
             "log": log,
             "omitted": omitted,
+            "stacked": Run(entry.folder).result.get("stacked", 1) if entry.kind in TRAINED else 1,
             # The pictures of a model show how it does on the test set.
             "pictures": [] if trial else _pictures(entry.folder),
             "draw": None if trial else f"{as_command('report')} {shlex.quote(folder)}",
@@ -447,8 +449,11 @@ def _pictures(folder: Path) -> list[dict[str, str]]:
                 start = rf'<svg class="{kind}"\1><style>{colours}</style>'
                 text, count = re.subn("<svg([^>]*)>", start, themed(content.decode()), count=1)
                 if count and len(content) <= PICTURE_LIMIT:
+                    told = re.search(r'<svg[^>]* aria-label="([^"]+)"', text)
+                    caption = html.unescape(told[1]) if told else file.stem  # of an older report
                     packed = base64.b64encode(text.encode()).decode()
-                    found.append({"name": file.stem, "src": f"data:image/svg+xml;base64,{packed}"})
+                    src = f"data:image/svg+xml;base64,{packed}"
+                    found.append({"name": file.stem, "caption": caption, "src": src})
     return found
 
 

@@ -57,16 +57,16 @@ def themed(svg: str) -> str:
 
 
 def save(picture: PagePicture, folder: Path, drawn: Drawn) -> dict[str, Any]:
-    """Writes NAME.png and NAME.svg. Returns what a page shows: the SVG, with unique identifiers and
-    the colours of the page's theme, its name, its caption and its chart."""
-    name, svg = picture.name, drawn.svg
+    """Writes NAME.png and, with the caption, NAME.svg. Returns what a page shows: the SVG, with
+    unique identifiers and the colours of the page's theme, its name, its caption and its chart."""
+    name, told = picture.name, f'role="img" aria-label="{escape(picture.caption)}"'
+    svg = drawn.svg.replace("<svg", f"<svg {told}", 1)
     write_durably(folder / f"{name}.png", drawn.png)
     write_durably(folder / f"{name}.svg", svg)
     svg = themed(svg)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg[svg.index("<svg") :])
     size = r'<svg([^>]*?) width="([\d.]+)pt" height="[^"]*"'  # the style sheet needs the width
     svg = re.sub(size, r'<svg\1 style="--points: \2"', svg, count=1)
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(picture.caption)}"', 1)
     shown = {"name": name, "caption": picture.caption, "chart": picture.chart}
     return {**shown, "svg": Markup(svg)}
 
