@@ -954,6 +954,18 @@ def test_a_large_group_is_ticked_by_a_condition(
 
 
 @pytest.mark.slow
+def test_short_times_have_two_digits(place: Path, finished: Run, browser: Browser) -> None:
+    """A trial of a large stack takes a few milliseconds, which are not 0.0 seconds."""
+    for name, fit in (("a", 0.00931), ("b", 0.5), ("c", 1.25), ("d", 1234.5)):
+        run = fake_run(Path("timed", name), finished, {"optimizer.lr": "0.2"})
+        run.result_file.write_text(json.dumps({**run.result, "seconds": {"fit": fit}}))
+    view = urlencode({"sort": "folder", "columns": "seconds"})
+    with served(Path("timed")) as server, opened(browser, f"{server.url}/#{view}") as page:
+        rows_shown(page)
+        assert texts(page, "#table td.number") == ["0.0093", "0.5", "1.3", "1,235"]
+
+
+@pytest.mark.slow
 def test_only_rows_in_view_are_in_the_page(place: Path, finished: Run, browser: Browser) -> None:
     runs = [*fake_runs(Path("many"), finished, 300, seed=1)]
     with served(Path("many")) as server, opened(browser, server.url) as page:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import statistics
@@ -934,8 +935,8 @@ def test_deviations_that_would_fill_a_chart_are_bars_at_some_epochs(
     their own, the last one of the best line at the last epoch; those of few are side by side."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
         page.wait_for_selector("#sweep1-curves .main-svg")
-        charts = page.evaluate(
-            """scale => [[12, 0.02], [12, 0.05], [3, 0.05]].map(([last, off]) => {
+        charts, ranges = page.evaluate(
+            """scale => { const found = [[12, 0.02], [12, 0.05], [3, 0.05]].map(([last, off]) => {
             const data = JSON.parse(document.getElementById("sweep1-data").textContent);
             const epochs = Array.from({length: last + 1}, (_, epoch) => epoch);
             data.trials = data.trials.slice(0, 4).map((trial, at) => {
@@ -944,11 +945,18 @@ def test_deviations_that_would_fill_a_chart_are_bars_at_some_epochs(
                 const curve = epochs.map(epoch => epoch ? value : 0.1);
                 return {...trial, value, epochs, group, curves: [curve, curve, curve, curve]};
             });
-            const [traces] = CHARTS.curves(data, {means: true, scale, key: "", smooth: ""}, 800);
+            const state = {means: true, scale, key: "", smooth: ""};
+            const [traces, {yaxis}] = CHARTS.curves(data, state, 800);
             const drawn = traces.filter(each => each.hoverinfo === "skip" && each.yaxis === "y");
-            return drawn.map(({x, y, fill}) => [x, y, fill ?? null]); })""",
+            return [drawn.map(({x, y, fill}) => [x, y, fill ?? null]), yaxis.range]; });
+            return [found.map(each => each[0]), found.map(each => each[1])]; }""",
             scale,
         )
+    # No end of a deviation is cut.
+    for (low, high), off in zip(ranges, (0.02, 0.05, 0.05), strict=True):
+        ends = [math.log10(end) if scale == "log" else end for end in (0.4 - off, 0.8 + off)]
+        margin = 0.05 * (ends[1] - ends[0])
+        assert [low, high] == pytest.approx([ends[0] - margin, ends[1] + margin])
     every = [*range(13)]
     for (x, y, fill), middle in zip(charts[0], (0.8, 0.4), strict=True):
         assert (x, fill) == (every + every[::-1], "toself")

@@ -149,7 +149,7 @@ function text(row, name) {
   if (found === null) return row.fault && name === "status" ? "damaged" : "";
   if (name === "best") return (mixed ? `${row.monitor} ` : "") + shown(found, row.fraction);
   if (name === "test") return shown(found, row.score);
-  if (name === "seconds") return found < 100 ? found.toFixed(1) : Math.round(found).toLocaleString("en");
+  if (name === "seconds") return found < 1 ? String(Number(found.toPrecision(2))) : found < 100 ? found.toFixed(1) : Math.round(found).toLocaleString("en");
   if (Object.hasOwn(row.metrics, name)) return shown(found, row.metrics[name][1]);
   return String(found).split("\n", 1)[0];
 }

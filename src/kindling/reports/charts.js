@@ -206,9 +206,14 @@ function curves(data, state, width) {
   data.quantities.forEach((quantity, panel) => {
     const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
     const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
-    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
+    // As in the pictures, the axes fit epochs from 1 on, with the deviations of few lines; of many runs, most of them and the best one.
     const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
-    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
+    const bands = banded.map(line => line.epochs.flatMap((epoch, step) => {
+      const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
+      return middle === null || place(middle - off) === null ? [] : [{epoch, x: line.x[step], ends: [place(middle - off), place(middle + off)]}];
+    }));
+    const spreads = bands.flatMap(band => band.filter(({epoch}) => epoch > 0).flatMap(each => each.ends)).map(log ? Math.log10 : value => value);
+    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]).concat(spreads) : [];
     const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), ticks = [];
     const common = {type: "scatter", xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : ""), hoverinfo: "text"};
     const points = (some, split, hover) => {  // lines in one trace, with a gap after each
@@ -223,10 +228,6 @@ function curves(data, state, width) {
       }
       return trace;
     };
-    const bands = banded.map(line => line.epochs.flatMap((epoch, step) => {
-      const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
-      return middle === null || place(middle - off) === null ? [] : [{epoch, x: line.x[step], ends: [place(middle - off), place(middle + off)]}];
-    }));
     // The share of the chart that each band covers.
     const within = value => ends && Math.min(1, Math.max(0, ((log ? Math.log10(value) : value) - ends[0]) / (ends[1] - ends[0])));
     const covered = bands.map(band => mean(band.filter(({epoch}) => epoch > 0).map(each => within(each.ends[1]) - within(each.ends[0]))) ?? 0);
