@@ -928,6 +928,14 @@ def test_groups_are_compared_and_ticked(
         assert 20 < page.locator("#table tr.group span").nth(1).evaluate(left) < 70
         page.get_by_role("checkbox", name="tick the rows of 0.1").uncheck()
         assert page.inner_text("#ticks") == "Tick rows to lay their curves over each other."
+        page.focus("#table")
+        page.keyboard.press("Home")
+        page.keyboard.press(" ")
+        until(page, "ticks.innerText === '3 ticked'")
+        page.keyboard.press("Enter")  # unfolds the group
+        assert rows_shown(page)[:3] == [f"own/0.3/{seed}" for seed in (1, 0, 2)]
+        page.keyboard.press(" ")
+        until(page, "ticks.innerText.startsWith('Tick rows')")
         page.select_option("#group", "seed")
         until(page, "told.innerText.includes('in 3 groups')")
         assert [text[:4] for text in texts(page, "#table tr.group")] == ["▸ 0:", "▸ 1:", "▸ 2:"]
@@ -943,6 +951,9 @@ def test_a_large_group_is_ticked_by_a_condition(
     with served(Path("many")) as server, opened(browser, f"{server.url}/#{view}") as page:
         box = page.get_by_role("checkbox", name="tick the rows of run")
         assert box.is_disabled()
+        page.focus("#table")
+        page.keyboard.press(" ")
+        assert not page.locator("#untick").is_visible()
         told = "more than 500 rows: choose some of them by a condition, such as seed<100"
         assert box.get_attribute("title") == told
         page.fill("#where", "seed<500")

@@ -169,7 +169,7 @@ function show_rows() {
     const comparable = new Set(some.map(row => `${row.data} ${row.monitor}`)).size === 1, values = comparable ? known(some.map(row => row.best)) : [];
     return {label, some, comparable, values, mean: mean(values)};
   });
-  if (view.sort.endsWith("best")) {
+  if (["best", "-best"].includes(view.sort)) {
     const all = known(order.map(row => row.best)), sign = all[0] > all.at(-1) ? -1 : 1, rank = group => group.mean === null ? Infinity : sign * group.mean;
     groups.sort((a, b) => rank(a) - rank(b) || 0);
   }
@@ -227,7 +227,7 @@ function mark() {
 }
 
 function run_line(row, names) {
-  const ticked = view.ticked.includes(row.folder), box = make("input", {type: "checkbox", checked: ticked, tabIndex: -1, ariaLabel: `tick ${row.name || row.folder}`, onchange: () => tick(toggled(row))});
+  const ticked = view.ticked.includes(row.folder), box = make("input", {type: "checkbox", checked: ticked, tabIndex: -1, ariaLabel: `tick ${row.name || row.folder}`, onchange: () => tick(toggled([row]))});
   const cells = names.map(name => {
     const told = text(row, name), cell = make("td", {title: row.fault && name === "run" ? row.fault : String(value(row, name) ?? "")});
     if (numeric(name)) cell.className = "number";
@@ -252,10 +252,10 @@ function group_line({label, some, comparable, values}, wide) {
   const of = some[0].fraction, lost = some.length - values.length, count = number => number.toLocaleString("en");
   const told = !comparable ? `${count(some.length)} rows on several data sets or metrics` : !values.length ? `${count(some.length)} without a value`
     : `mean ${shown(mean(values), of)}${values.length > 1 ? ` ± ${shown(deviation(values), of)}` : ""} of ${count(values.length)}${lost ? `, ${count(lost)} more without a value` : ""}`;
-  const ticked = new Set(view.ticked), folders = some.map(row => row.folder), all = folders.every(folder => ticked.has(folder)), many = some.length > MOST_TICKED;
+  const many = some.length > MOST_TICKED;
   const box = make("input", {
-    type: "checkbox", checked: all, disabled: many, tabIndex: -1, ariaLabel: `tick the rows of ${label}`, title: many ? `more than ${MOST_TICKED} rows: choose some of them by a condition, such as seed<100` : "",
-    onclick: event => event.stopPropagation(), onchange: () => tick(all ? view.ticked.filter(folder => !folders.includes(folder)) : [...new Set([...view.ticked, ...folders])]),
+    type: "checkbox", checked: all_ticked(some), disabled: many, tabIndex: -1, ariaLabel: `tick the rows of ${label}`, title: many ? `more than ${MOST_TICKED} rows: choose some of them by a condition, such as seed<100` : "",
+    onclick: event => event.stopPropagation(), onchange: () => tick(toggled(some)),
   });
   return make("tr", {className: "group", onclick: () => fold(label)}, make("td", {}, box), make("td", {colSpan: wide - 1}, make("span", {textContent: `${unfolded.has(label) ? "▾" : "▸"} ${clip(label)}: ${told}`})));
 }
@@ -265,7 +265,16 @@ function fold(label) {
   show_rows();
 }
 
-const toggled = row => view.ticked.includes(row.folder) ? view.ticked.filter(folder => folder !== row.folder) : [...view.ticked, row.folder];
+function all_ticked(some) {
+  const ticked = new Set(view.ticked);
+  return some.every(row => ticked.has(row.folder));
+}
+
+// The ticked folders after these rows are ticked or, if all of them were, unticked.
+function toggled(some) {
+  const folders = new Set(some.map(row => row.folder));
+  return all_ticked(some) ? view.ticked.filter(folder => !folders.has(folder)) : [...new Set([...view.ticked, ...folders])];
+}
 
 function tick(ticked) {
   change({ticked, ...(view.ticked.length ? {} : {chart: "curves"})});
@@ -522,7 +531,7 @@ addEventListener("keydown", event => {
     "/": () => $("where").focus(), u: () => $("untick").click(), s: () => { if (!$("beside").disabled) $("beside").click(); },
     ...(document.activeElement === table ? {
       ArrowDown: () => go(cursor + 1), ArrowUp: () => go(cursor - 1), PageDown: () => go(cursor + page), PageUp: () => go(cursor - page), Home: () => go(0), End: () => go(listing.length - 1),
-      " ": () => line && (line.some ? fold(line.label) : tick(toggled(line))), Enter: () => line && (line.some ? fold(line.label) : change({run: line.folder}, true)),
+      " ": () => { if (line && !(line.some?.length > MOST_TICKED)) tick(toggled(line.some ?? [line])); }, Enter: () => line && (line.some ? fold(line.label) : change({run: line.folder}, true)),
       t: () => { if (line && !line.some && line.trials !== null) change({in: line.folder, run: "", where: ""}, true); },
     } : {}),
   }[event.key];
