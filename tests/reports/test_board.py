@@ -1080,6 +1080,21 @@ def test_rows_side_by_side_come_into_view(server: Server, browser: Browser) -> N
 
 
 @pytest.mark.slow
+def test_no_fact_breaks_within_its_name(server: Server, browser: Browser) -> None:
+    """On a phone, beside a long status."""
+    Run(Path(FIRST)).result_file.unlink()
+    with opened(browser, f"{server.url}/#{urlencode({'run': FIRST})}", width=390) as page:
+        page.wait_for_selector("#run td")
+        lines = page.evaluate("""() => { const range = document.createRange();
+            return [...document.querySelectorAll("#run .pair td:first-child .cell")].flatMap(
+                cell => [...cell.childNodes].filter(each => each.nodeType === 3).map(text => {
+                    range.selectNode(text); return [text.data, range.getClientRects().length]; }));
+        }""")
+        assert ["parameters", 1] in lines
+        assert {count for text, count in lines if " " not in text} == {1}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 800])
 def test_the_page_fits_a_phone(server: Server, browser: Browser, width: int) -> None:
     view = urlencode([*of_ticked(FIRST, SWEEP), ("beside", "yes"), ("run", FIRST)])
