@@ -391,7 +391,8 @@ def _name(entry: Entry, trial: bool) -> str:
 def _chance(entries: Sequence[Entry], names: Sequence[str]) -> str:
     """Which of several single runs cannot be told apart from the best; "" if nothing tells it."""
     ranked = sorted(zip(entries, names, strict=True), key=lambda pair: pair[0].rank)
-    known = [(each, name, value) for each, name in ranked if (value := known_value(each.best))]
+    valued = [(each, name, known_value(each.best)) for each, name in ranked]
+    known = [(each, name, value) for each, name, value in valued if value is not None]
     single = all(entry.kind in TRAINED for entry in entries)
     if not single or len(known) < 2 or len({entry.group for entry, *_ in known}) > 1:
         return ""
