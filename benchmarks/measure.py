@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -62,21 +63,38 @@ def wait_for_gpu() -> None:
 
 
 def time_command(
-    folder: Path, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+    folder: Path,
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    until: str | None = None,
 ) -> float:
-    """Seconds of `python -m MODULE ARGUMENTS` in a folder, with the code of this checkout. Raises
-    CalledProcessError when the command fails."""
+    """Seconds of `python -m MODULE ARGUMENTS` in a folder, with the code of this checkout; with
+    `until`, to the first line that begins so. Raises CalledProcessError when the command fails, and
+    ValueError when it prints no such line."""
     paths = [*PATHS, os.environ.get("PYTHONPATH", "")]  # packages may lie in a folder of theirs
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     variables |= environment or {}
     if "DATA_ROOT" in os.environ:
         variables["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
-    began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder, env=variables, check=True, capture_output=True,
-    )  # fmt: skip
-    return time.perf_counter() - began
+    command = [sys.executable, "-m", module, *arguments]
+    began, reached = time.perf_counter(), None
+    with subprocess.Popen(
+        command, cwd=folder, env=variables, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        for line in process.stdout:
+            if until is not None and reached is None and line.startswith(until):
+                reached = time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    if until is None:
+        return seconds
+    if reached is None:
+        raise ValueError(f"no line of {shlex.join(command)} begins with {until}")
+    return reached
 
 
 def seconds_per_epoch(rows: Sequence[Row], warm_up: int = 1) -> float:

@@ -1,6 +1,6 @@
-"""Whole commands, to the files: a run from a cold start and through the warm process beside scripts
-of scikit-learn, PyTorch and Lightning, which train the same network on the same samples for as many
-epochs at the same rate."""
+"""Whole commands, to the files: a run from a cold start and through the warm process, by two ranks,
+its report and its evaluation, beside scripts of scikit-learn, PyTorch and Lightning, which train
+the same network on the same samples for as many epochs at the same rate."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,9 @@ SCRIPTS = {
     "a script of PyTorch": "plain_torch",
     "a script of Lightning": "lightning_module",
 }
-OURS, WARM, EVALUATION = "python -m src.train", "the same, warm", "python -m src.evaluate, warm"
+OURS, WARM, FIRST = "python -m src.train", "the same, warm", "its first epoch, warm"
+RANKS, REPORT = "two ranks of this machine", "python -m src.report"
+EVALUATION = "python -m src.evaluate, warm"
 
 
 def run(settings: Settings) -> tuple[str, str]:
@@ -39,12 +41,15 @@ def run(settings: Settings) -> tuple[str, str]:
         ours = [f"data={data}", f"trainer.max_epochs={EPOCHS}", "optimizer.lr=0.1",
                 "scheduler=none", "trainer.accelerator=cpu"]  # fmt: skip
         reached: dict[str, float] = {}
-        contenders = {
-            told: partial(_ours, told, folder, ours, reached)
-            for told in (OURS, *([WARM] if warm.available() else []))
-        }
+        contenders = {OURS: partial(_ours, OURS, folder, ours, reached)}
+        contenders[REPORT] = partial(_of_run, "src.report", folder, OURS)
+        contenders[RANKS] = partial(_by_two_ranks, folder, ours)
         if warm.available():
-            contenders[EVALUATION] = partial(_evaluated, folder)
+            contenders[FIRST] = partial(
+                _ours, FIRST, folder, ours, {}, until=f"epoch {1:>{len(str(EPOCHS))}}/"
+            )
+            contenders[WARM] = partial(_ours, WARM, folder, ours, reached)
+            contenders[EVALUATION] = partial(_of_run, "src.evaluate", folder, WARM)
         contenders |= {told: partial(_time_script, told, folder, reached) for told in SCRIPTS}
         with _warm_process(folder):
             seconds = interleave(contenders, settings.rounds)
@@ -93,18 +98,33 @@ def _environment(folder: Path, told: str) -> dict[str, str]:
     return {"XDG_RUNTIME_DIR": str(folder), warm.SWITCH: "off" if told == OURS else "on"}
 
 
-def _ours(told: str, folder: Path, overrides: list[str], reached: dict[str, float]) -> float:
+def _ours(
+    told: str,
+    folder: Path,
+    overrides: Sequence[str],
+    reached: dict[str, float],
+    until: str | None = None,
+) -> float:
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     command = ("src.train", *overrides, f"hydra.run.dir={run}")
-    seconds = time_command(ROOT, *command, environment=_environment(folder, told))
+    seconds = time_command(ROOT, *command, environment=_environment(folder, told), until=until)
     reached[told] = float(Run(run).result["test/acc"] or 0)
     return seconds
 
 
-def _evaluated(folder: Path) -> float:
-    command = ("src.evaluate", str(folder / "run"))
-    return time_command(ROOT, *command, environment=_environment(folder, WARM))
+def _by_two_ranks(folder: Path, overrides: Sequence[str]) -> float:
+    """From a cold start; they train on twice the batch size."""
+    run = folder / "ranks"
+    shutil.rmtree(run, ignore_errors=True)
+    ranks = ("trainer.devices=2", "trainer.strategy=ddp", f"hydra.run.dir={run}")
+    return time_command(
+        ROOT, "src.train", *overrides, *ranks, environment=_environment(folder, OURS)
+    )
+
+
+def _of_run(module: str, folder: Path, told: str) -> float:
+    return time_command(ROOT, module, str(folder / "run"), environment=_environment(folder, told))
 
 
 def _time_script(told: str, folder: Path, reached: dict[str, float]) -> float:

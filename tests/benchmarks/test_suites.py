@@ -2,10 +2,11 @@
 
 import hashlib
 import io
+import itertools
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -278,6 +279,17 @@ def test_a_command_has_the_code_of_the_checkout_and_the_packages_of_the_caller(
         time_command(tmp_path, "own_probe", "found", environment=given)
 
 
+def test_a_command_is_timed_until_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_probe.py").write_text("print('begins', 'epoch 0', 'epoch 0', sep=chr(10))")
+    given = {"PYTHONPATH": str(tmp_path)}
+    clock = itertools.count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock) ** 2)
+    assert time_command(tmp_path, "own_probe", environment=given) == 1 - 0
+    assert time_command(tmp_path, "own_probe", environment=given, until="epoch ") == 9 - 4
+    with pytest.raises(ValueError, match="begins with epoch 1"):
+        time_command(tmp_path, "own_probe", environment=given, until="epoch 1")
+
+
 def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each contender reports on the number of runs in its label."""
 
@@ -299,7 +311,8 @@ def test_commands() -> None:
     found = json.loads(line)
     assert found["data"] == "digits"
     trained = {commands.OURS, commands.WARM, *commands.SCRIPTS}
-    assert {*found["rows"]} == {*trained, commands.EVALUATION}
+    surrounding = {commands.FIRST, commands.RANKS, commands.REPORT, commands.EVALUATION}
+    assert {*found["rows"]} == trained | surrounding
     assert {*found["test_accuracy"]} == trained
     assert found["test_accuracy"][commands.OURS] == found["test_accuracy"][commands.WARM]
     assert all(0.85 < accuracy <= 1 for accuracy in found["test_accuracy"].values())
@@ -334,15 +347,20 @@ def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks only the launcher of each command; whole commands take too long."""
-    commands: list[list[str]] = []
-    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    commands: list[Sequence[str]] = []
+
+    def note(_folder: Path, *command: str) -> float:
+        commands.append(command)
+        return 1.0
+
+    monkeypatch.setattr(sweep, "time_command", note)
     seconds = sweep.interleave_commands(2, "digits")
     assert {name: len(values) for name, values in seconds.items()} == {
         "fused": 2,
         "basic": 2,
         "joblib": 2,
     }
-    assert [command[4] for command in commands[:3]] == [
+    assert [command[2] for command in commands[:3]] == [
         "hydra/launcher=fused",
         "hydra/launcher=basic",
         "hydra/launcher=joblib",
