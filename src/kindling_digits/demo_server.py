@@ -24,10 +24,11 @@ from kindling.inference.export.formats import (
 from kindling.records.lookup import checkpoint_of, config_of
 from kindling.system.errors import InputError, all_at_once, parsing
 from kindling.system.extras import missing
-from kindling.system.files import MIB, sha256
+from kindling.system.files import sha256
 from kindling.system.installation import as_command
 from kindling.system.page_server import PageHandler, PageServer, inline_scripts
 from kindling.system.process import importing
+from kindling.system.units import MIB
 from kindling_digits.drawings import prepare
 
 BODY_LIMIT = MIB  # bytes of a picture; the page sends about 3,000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -182,3 +183,24 @@ def test_a_fault_of_compose_says_nothing_of_a_start() -> None:
 def test_a_list_is_no_text() -> None:
     with pytest.raises(InputError, match="compose takes texts, such as"):
         compose(["optimizer.lr=0.1"])  # type: ignore[arg-type]
+
+
+def test_a_composer_learns_what_a_command_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But no composition for which Hydra may read files outside of the known folders."""
+    composer = Composer(None)
+    for texts in (
+        ["optimizer=adamw", "optimizer.lr=0.1", "latest"],
+        ["optimizer=sgd", "hydra/launcher=fused"],
+        ["optimizer=sgd", "hydra.searchpath=[file:///tmp]"],
+        ["-m", "optimizer=sgd", "seed=1,2"],
+        ["--config-dir", "mine", "optimizer=sgd"],
+    ):
+        assert [*composer.learn(texts)] in ([], [[]])
+    assert [*composer._templates] == [("optimizer=adamw",)]
+    monkeypatch.setattr(composer, "_compose", lambda _: pytest.fail("composed again"))
+    values = composer.values(["optimizer=adamw", "optimizer.lr=0.2"])
+    assert values["optimizer"]["lr"] == 0.2
+    monkeypatch.setattr(module, "MOST_LEARNT", 1)
+    assert [*composer.learn(["optimizer=sgd"])] == [[]]
+    with pytest.raises(HydraException):
+        [*Composer(None).learn(["optimizer=nosuch"])]

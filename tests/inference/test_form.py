@@ -17,8 +17,8 @@ from kindling.inference.form import Form, Server
 from kindling.inference.model import Model, load
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
-from kindling.system.files import MIB
 from kindling.system.page_server import ADDRESS
+from kindling.system.units import MIB
 from kindling.training.fit import fit
 from tests.helpers.page_server import answering
 

@@ -60,8 +60,9 @@ from kindling.sweeps.search.command import check_command_line as search_command
 from kindling.sweeps.search.study import open_study
 from kindling.system.colour import cleaned
 from kindling.system.errors import InputError
-from kindling.system.files import MIB, YAML_LIMIT, read_bounded, read_yaml
+from kindling.system.files import YAML_LIMIT, read_bounded, read_yaml
 from kindling.system.process import LogLines
+from kindling.system.units import MIB
 from kindling.training.fit import fit
 from kindling.training.result import logging_to
 from kindling.training.resume import check_state

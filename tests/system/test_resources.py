@@ -9,7 +9,7 @@ import torch
 
 from kindling.system import machine, resources
 from kindling.system.errors import InputError
-from kindling.system.files import MIB
+from kindling.system.units import MIB
 
 
 def test_only_the_cores_that_the_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:

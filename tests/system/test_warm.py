@@ -6,11 +6,13 @@ import pty
 import random
 import re
 import resource
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,7 +23,8 @@ import pytest
 from kindling.commands.warm import seconds
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
-from kindling.system.warm_server import READ_WHEN_LOADED, needs_rights
+from kindling.system.warm import NUMBER
+from kindling.system.warm_server import READ_WHEN_LOADED, Running, Server, needs_rights
 from tests.helpers.commands import LONG, PYTHONPATH, ROOT, SMALL
 from tests.helpers.sweeps import lived, until
 from tests.helpers.warm_process import Place
@@ -191,6 +194,26 @@ def test_streams(place: Place) -> None:
     )  # fmt: skip
     assert piped.stdout.splitlines()[-1] == "0"
     assert place.commands() == before + 3
+
+
+@pytest.mark.parametrize(("status", "learnt"), [(0, [["seed=1"]]), (1, [])])
+def test_a_warm_process_learns_from_commands_that_succeed(
+    status: int, learnt: list[list[str]]
+) -> None:
+    server = object.__new__(Server)
+    server.selector, server.work = selectors.DefaultSelector(), deque()
+    server.prepare = lambda typed: iter([typed])
+    child = os.fork()
+    if not child:
+        os._exit(status)
+    here, there = socket.socketpair()
+    descriptor = os.pidfd_open(child)
+    server.selector.register(descriptor, selectors.EVENT_READ)
+    server.running = {descriptor: Running(child, os.getpid(), there, ["seed=1"])}
+    server._ended(descriptor)
+    assert [list(*steps) for steps in server.work] == learnt
+    with here:
+        assert NUMBER.unpack(here.recv(NUMBER.size)) == (status,)
 
 
 @contextmanager
@@ -551,7 +574,8 @@ def test_what_libraries_ask_for_when_they_are_loaded(tmp_path: Path) -> None:
         "with warm_server.recorded() as read:\n"
         "    for name in LIBRARIES: importlib.import_module(name)\n"
         "    before = {*read}\n"
-        "    print(len([*compositions()]) > 10, {*read} - before)\n"
+        "    steps = [*compositions([]), *compositions(['scheduler=cosine'])]\n"
+        "    print(len(steps) > 10, {*read} - before)\n"
         "print(json.dumps([sorted(read), torch.cuda.is_initialized(), threading.active_count(),\n"
         "    len(os.listdir('/proc/self/task'))]))\n"
     )

@@ -11,7 +11,7 @@ When code or packages change, the process ends, and commands start for themselve
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kindling.config.written import counted
 from kindling.system import warm
@@ -41,10 +41,12 @@ def seconds(text: str) -> float:
     return value
 
 
-def compositions() -> Iterator[list[str]]:
+def compositions(typed: Sequence[str]) -> Iterator[list[str]]:
+    """Those that a command with such arguments begins with; of [], those of most commands."""
     from kindling.config.compose import shared_composer
 
-    return shared_composer(None).prepare()
+    composer = shared_composer(None)
+    return composer.learn(typed) if typed else composer.prepare()
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ BROKEN = (
 )  # fmt: skip
 # Keys of Hydra that every command sets. They need no template of their own.
 USUAL = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.mode=")
+MOST_LEARNT = 64  # compositions of a warm process; each takes half a megabyte
 
 
 def compose(*overrides: str) -> Config:
@@ -203,6 +204,16 @@ class Composer:
         names = {file.stem for file in files if file.parent.name == "data" and file.stem[0] != "_"}
         for choices in [(), *((f"data={name}",) for name in sorted(names))]:
             self._template(choices)
+            yield []
+
+    def learn(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        """Composes what a command with these arguments begins with. Hydra's own overrides may name
+        further folders of files, which nobody watches."""
+        choices, _ = _split([text for text in texts if "=" in text])
+        foreign = any(is_hydras(key_of(text)) for text in choices)
+        if not foreign and not any(text.startswith("-") for text in texts):
+            if len(self._templates) < MOST_LEARNT:
+                self._template(choices)
             yield []
 
     def points(

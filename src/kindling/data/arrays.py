@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kindling.config.measures import CLASSIFICATION, MULTILABEL
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import MIB, open_regular
+from kindling.system.files import open_regular
+from kindling.system.units import MIB
 
 WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
 

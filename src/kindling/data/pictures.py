@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import MIB, read_bounded
+from kindling.system.files import read_bounded
+from kindling.system.units import MIB
 
 FORMATS = ("PNG", "JPEG")
 SUFFIXES = (".png", ".jpg", ".jpeg")

@@ -19,8 +19,8 @@ from kindling.inference.regression import interval_of
 from kindling.inference.samples import as_split
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import MIB
 from kindling.system.page_server import PageHandler, PageServer, inline_scripts
+from kindling.system.units import MIB
 
 MOST_FIELDS = 200
 

@@ -24,9 +24,10 @@ from kindling.data.tables.table import Table
 from kindling.inference.pictures import Invert, Picture, PictureReader, reader_of
 from kindling.records.lookup import checkpoint_of, config_of
 from kindling.system.errors import InputError, all_at_once, reading
-from kindling.system.files import MIB, why_not_writable
+from kindling.system.files import why_not_writable
 from kindling.system.installation import as_command
 from kindling.system.terminal import progress
+from kindling.system.units import MIB
 
 ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5

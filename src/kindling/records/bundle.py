@@ -28,8 +28,9 @@ from kindling.records.folder import (
 )
 from kindling.records.outcome import read_outcome
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import MIB, require_contained, why_not_writable, write_durably
+from kindling.system.files import require_contained, why_not_writable, write_durably
 from kindling.system.installation import as_command
+from kindling.system.units import MIB
 
 FORMAT = 1
 CHECKPOINT_LIMIT = 1024 * MIB

@@ -37,7 +37,6 @@ from kindling.system.arguments import as_path
 from kindling.system.colour import note_name
 from kindling.system.errors import InputError, parsing
 from kindling.system.files import (
-    MIB,
     FileIdentity,
     append_text,
     identity_of,
@@ -50,6 +49,7 @@ from kindling.system.files import (
 )
 from kindling.system.installation import as_command
 from kindling.system.recent import Recent
+from kindling.system.units import MIB
 
 ALWAYS = ("epoch", "step", "seconds", "lr")  # the columns of every history
 OF_SCORE = {  # the first columns of a history, by the score of the task

@@ -23,8 +23,8 @@ from kindling.config.schema import MAX_EPOCHS, Monitor
 from kindling.records.folder import Count, Number, Result, Run, Seconds, best_value, read_json
 from kindling.records.outcome import UNKNOWN, format_metric
 from kindling.system.errors import InputError, first_line
-from kindling.system.files import MIB, replace_quickly, temporary_path
-from kindling.system.units import duration
+from kindling.system.files import replace_quickly, temporary_path
+from kindling.system.units import MIB, duration
 
 NAME = "progress.json"
 SILENT_SECONDS = 180.0  # after so long without news, a process may have died

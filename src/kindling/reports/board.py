@@ -60,9 +60,10 @@ from kindling.reports.page import page_content, render
 from kindling.reports.pictures import CURVES
 from kindling.reports.words import within_chance
 from kindling.system.errors import InputError, first_line, parsing
-from kindling.system.files import MIB, open_regular
+from kindling.system.files import open_regular
 from kindling.system.installation import as_command
 from kindling.system.page_server import PageHandler, PageServer, inline_scripts
+from kindling.system.units import MIB
 
 SECONDS = 5  # between two looks at the folders
 PAGE_SHARE = 0.1  # of a core, for looks at the folders

@@ -22,7 +22,8 @@ from kindling.records.sweep_folder import Sweep
 from kindling.sweeps.executors.base import Executor
 from kindling.sweeps.tasks import GroupTask, numbered
 from kindling.system.errors import parsing
-from kindling.system.files import MIB, read_bounded, write_into_folder
+from kindling.system.files import read_bounded, write_into_folder
+from kindling.system.units import MIB
 from kindling.training.grouping import Group, group_trials
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ import yaml
 
 from kindling.system.colour import note_name
 from kindling.system.errors import InputError, all_at_once, parsing, reading
+from kindling.system.units import MIB
 
-MIB = 2**20
 # A composed configuration has about 2 KB, Hydra's own record of a sweep about 10 KB.
 YAML_LIMIT = MIB // 4
 # Seconds to wait until the ranks (the processes of a run) end after their main process was killed.

@@ -3,13 +3,11 @@
 import functools
 import math
 import os
-import platform
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from kindling.system.errors import InputError
-from kindling.system.files import MIB
+from kindling.system.units import MIB
 
 MEMINFO, OWN_GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")  # the limits of containers, jobs and services
@@ -133,15 +131,20 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-_version = functools.cache(version)  # which parses a file of the package
-
-
 def versions(*more: str) -> dict[str, str]:
     """The versions of Python and of the installed packages, by name; also of `more` packages."""
-    found = {}
-    for package in (*PACKAGES, *more):
-        try:
-            found[package] = _version(package)
-        except PackageNotFoundError:  # or kindling itself, run from a copy of its sources
-            continue
+    import platform
+
+    found = {package: text for package in (*PACKAGES, *more) if (text := _version(package))}
     return {**found, "python": platform.python_version()}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """None without the package, and for kindling itself, run from a copy of its sources."""
+    from importlib import metadata  # not for the question whether a group limits this process
+
+    try:
+        return metadata.version(package)  # parses a file of the package
+    except metadata.PackageNotFoundError:
+        return None

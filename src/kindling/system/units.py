@@ -1,5 +1,7 @@
 """Seconds and bytes as people read them: the only place that formats these."""
 
+MIB = 2**20
+
 
 def seconds(value: float) -> str:
     """A measured time without its unit: two decimals below 100 s, else whole seconds."""

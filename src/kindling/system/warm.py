@@ -6,7 +6,6 @@ That process only waits. It sends each signal on, and ends as the child ends.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import resource
@@ -15,6 +14,7 @@ import socket
 import stat
 import struct
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -53,7 +53,7 @@ def folder() -> Path:
 def socket_file() -> Path:
     """A name for each interpreter and copy of the package."""
     of = json.dumps([sys.executable, sys.prefix, str(PACKAGE)])
-    return folder() / hashlib.sha256(of.encode()).hexdigest()[:16]
+    return folder() / f"{zlib.crc32(of.encode()):08x}"  # of hashlib alone the import takes 10 ms
 
 
 def is_private(place: Path) -> bool:

@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ READ_WHEN_LOADED = (
     "LIBNVVM_", "LLVM_", "LOCPATH", "MALLOC_", "MKL", "MPI_", "NPY_", "NUMPY_", "NV", "OMP",
     "ONEDNN_", "OPENBLAS_", "OPENSSL_", "PSUTIL_", "PYTHON", "PYTORCH_", "TORCH", "TQDM_",
 )  # fmt: skip
+# Gets what was typed after the name of a command, [] at the start, for steps that make it begin
+# sooner. Each is done while no command runs, and yields the files that the next ones read.
+Prepare = Callable[[Sequence[str]], Iterator[Iterable[str]]]
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Running:
     child: int
     waiting: int
     connection: socket.socket
+    typed: Sequence[str]
     stopped: bool = False
 
 
@@ -69,14 +74,13 @@ class Server:
         idle: float,
         environment: dict[str, str],
         read: set[str],
-        work: Iterator[Iterable[str]],
+        prepare: Prepare,
     ) -> None:
         """`lock`: a descriptor, closed when no further command is accepted; `environment`: that in
         which the libraries were imported; `read`: the names of its variables that Python code
-        asked for; `work`: steps, each done while no command runs, that yield the files that the
-        next steps read."""
+        asked for."""
         self.listener, self.lock, self.idle, self.read = listener, lock, idle, read
-        self.work: Iterator[Iterable[str]] | None = work
+        self.prepare, self.work = prepare, deque([prepare([])])
         self.began = self.last = time.time()
         self.commands, self.refused = 0, ""
         self.running: dict[int, Running] = {}  # by the descriptor of the child
@@ -90,11 +94,11 @@ class Server:
     def serve(self) -> Callable[[], None] | None:
         """Returns None at the end. In the child, returns the main function of a command."""
         while self.accepts or self.running:
-            work = None if self.running else self.work
+            works = bool(self.work) and not self.running
             waits = 0.0 if self.running else self.last + self.idle - time.time()
-            ready = self.selector.select(0 if work else max(0.0, waits) + TICK)
-            if work and not ready:
-                self._work_on(work)
+            ready = self.selector.select(0 if works else max(0.0, waits) + TICK)
+            if works and not ready:
+                self._work()
             for key, _ in ready:
                 if key.fileobj is self.listener:
                     main = self._accept()
@@ -107,11 +111,11 @@ class Server:
                 self.stop()
         return None
 
-    def _work_on(self, work: Iterator[Iterable[str]]) -> None:
+    def _work(self) -> None:
         try:
-            self.stamps |= _stamps([*next(work)])
+            self.stamps |= _stamps([*next(self.work[0])])
         except Exception:  # the end; or a file with a fault, which a command tells
-            self.work = None
+            self.work.popleft()
 
     def stop(self) -> None:
         """Accepts no further command. Those that run end undisturbed."""
@@ -170,7 +174,7 @@ class Server:
         state = {
             "process": os.getpid(), "began": self.began, "idle": self.idle,
             "commands": self.commands, "running": len(self.running), "refused": self.refused,
-            "works": self.work is not None,
+            "works": bool(self.work),
         }  # fmt: skip
         connection.sendall(json.dumps(state).encode() + b"\n")
 
@@ -211,7 +215,7 @@ class Server:
             return functools.partial(_become, parent, order, [*given])
         self.commands += 1
         descriptor = os.pidfd_open(child)
-        self.running[descriptor] = Running(child, client, connection)
+        self.running[descriptor] = Running(child, client, connection, order["argv"][1:])
         self.selector.register(descriptor, selectors.EVENT_READ)
         with suppress(OSError):  # of a process that was killed meanwhile
             connection.sendall(warm.NUMBER.pack(child))
@@ -234,6 +238,8 @@ class Server:
         os.close(descriptor)
         _, status = os.waitpid(each.child, 0)
         self.last = time.time()
+        if not status:
+            self.work.append(self.prepare(each.typed))
         with each.connection, suppress(OSError):
             each.connection.sendall(warm.NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
@@ -416,9 +422,9 @@ def recorded() -> Iterator[set[str]]:
 
 
 def start(
-    idle: float, libraries: Sequence[str], work: Callable[[], Iterator[Iterable[str]]]
+    idle: float, libraries: Sequence[str], prepare: Prepare
 ) -> Callable[[], Callable[[], None] | None] | None:
-    """Starts the warm process, which imports the libraries and then does the work of a Server.
+    """Starts the warm process, which imports the libraries and then serves.
     Returns None, and within the warm process the function that serves: that one returns None at the
     end, and within a child the function that runs a command.
 
@@ -446,7 +452,7 @@ def start(
             for name in libraries:
                 importlib.import_module(name)
         listener.listen(128)
-        return Server(listener, lock, idle, environment, read, work()).serve()
+        return Server(listener, lock, idle, environment, read, prepare).serve()
 
     return serve
 

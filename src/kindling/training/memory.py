@@ -9,8 +9,8 @@ from kindling.data.loader import CHUNK
 from kindling.data.splits import Splits
 from kindling.models import model_cost
 from kindling.system.errors import InputError, first_line
-from kindling.system.files import MIB
 from kindling.system.resources import free_memory, out_of_memory
+from kindling.system.units import MIB
 
 # Bytes; for less, the system is not asked for its free memory, to save a millisecond.
 UNASKED = 2**26

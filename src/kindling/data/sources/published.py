@@ -16,6 +16,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -30,7 +31,8 @@ from kindling.data.paths import FOLDERS, data_root, named_root
 from kindling.data.sources.digits import digits
 from kindling.data.sources.source import DIGITS, Description, Source, Split
 from kindling.system.errors import InputError, parsing, reading
-from kindling.system.files import MIB, open_regular
+from kindling.system.files import open_regular
+from kindling.system.units import MIB
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ MNIST_FILES = {
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 LARGEST = 256 * MIB  # CIFAR-100's training batch has 155,249,918 bytes
+PART = 4 * MIB
 TIMEOUT = 20  # seconds; torchvision's download would wait for ever on a silent network
 # All names in the published files; numpy.core is where NumPy 1 had them.
 ARRAY_PARTS: dict[tuple[str, str], Any] = {
@@ -167,10 +170,16 @@ def download(dataset: str, folder: str, root: Path) -> None:
 def _read_known(path: Path, digest: str | None, title: str) -> bytearray:
     """The content of a file, of which at most LARGEST bytes are read. Raises InputError when the
     file cannot be read or its MD5 is not `digest`."""
-    with reading(path), open_regular(path) as file:
+    md5 = hashlib.md5(usedforsecurity=False)
+    # One part is hashed while the next one is read.
+    with reading(path), open_regular(path) as file, ThreadPoolExecutor(1) as hashing:
         content = bytearray(min(os.fstat(file.fileno()).st_size, LARGEST + 1))
-        del content[file.readinto(content) :]
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        known, size = memoryview(content), 0
+        while size < len(content) and (read := file.readinto(known[size : size + PART])):
+            hashing.submit(md5.update, known[size : size + read])
+            size += read
+    content = content[:size] if size < len(content) else content
+    found = md5.hexdigest()
     if digest not in (None, found):
         raise InputError(
             f"{path}: is not {title}'s file: its MD5 is {found}, expected {digest}. It was left "

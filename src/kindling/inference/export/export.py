@@ -44,10 +44,10 @@ from kindling.models.committee import Committee, logits_dtype
 from kindling.records.loading import Reading, Trained, open_trained, rebuild, rebuild_committee
 from kindling.records.outcome import format_metric
 from kindling.system.errors import InputError, first_line, parsing
-from kindling.system.files import MIB, open_regular, replacing, sha256
+from kindling.system.files import open_regular, replacing, sha256
 from kindling.system.process import status_line
 from kindling.system.resources import versions
-from kindling.system.units import size
+from kindling.system.units import MIB, size
 from kindling.tasks.task import Task, build_task
 
 if TYPE_CHECKING:

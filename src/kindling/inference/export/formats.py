@@ -22,7 +22,8 @@ from kindling.records.folder import Members, Size
 from kindling.records.lookup import checkpoint_of, config_of
 from kindling.system.errors import InputError, all_at_once, parsing
 from kindling.system.extras import missing
-from kindling.system.files import MIB, read_bounded, why_not_writable
+from kindling.system.files import read_bounded, why_not_writable
+from kindling.system.units import MIB
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT = "inputs"

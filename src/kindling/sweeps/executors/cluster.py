@@ -18,8 +18,9 @@ from kindling.sweeps.executors.base import Attempts, Executor
 from kindling.sweeps.tasks import GroupTask
 from kindling.sweeps.watching import Watch
 from kindling.system.errors import InputError, Interrupted, parsing
-from kindling.system.files import MIB, read_bounded, require_contained, write_durably
+from kindling.system.files import read_bounded, require_contained, write_durably
 from kindling.system.signals import handled
+from kindling.system.units import MIB
 from kindling.training.grouping import TrainingDevice
 from kindling.training.result import shown
 

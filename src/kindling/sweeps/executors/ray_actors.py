@@ -25,10 +25,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kindling.records.groups import State
 from kindling.system.errors import InputError, Interrupted
-from kindling.system.files import MIB, append_text, open_in_place, read_bounded
+from kindling.system.files import append_text, open_in_place, read_bounded
 from kindling.system.installation import PATHS
 from kindling.system.process import importing
 from kindling.system.signals import handled
+from kindling.system.units import MIB
 
 NAMESPACE = "kindling"
 CANCEL = SIGUSR1  # the group ends with a checkpoint; after any other signal, Ray starts it again

@@ -34,7 +34,8 @@ from kindling.records.sweep_folder import KeyImportance, Sweep
 from kindling.sweeps.search.command import CheckedSearch
 from kindling.sweeps.search.space import Numbers, Parameter
 from kindling.system.errors import InputError, first_line
-from kindling.system.files import MIB, make_folder, replacing, require_contained, write_durably
+from kindling.system.files import make_folder, replacing, require_contained, write_durably
+from kindling.system.units import MIB
 
 NAME = "kindling"  # of the only study in the file
 LIMIT = 256 * MIB  # of the file; a trial takes a few KB
