@@ -1,5 +1,6 @@
 """Times the contenders of a suite and prints a table. The last line is one JSON object.
 
+python -m src.benchmark suite=commands     whole commands, beside scripts of other libraries
 python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
 python -m src.benchmark suite=sweep [full=true] [commands=false]
 python -m src.benchmark suite=search

@@ -1,6 +1,7 @@
 """Whole commands, to the files: a run from a cold start and through the warm process, by two ranks,
-its report and its evaluation, beside scripts of scikit-learn, PyTorch and Lightning, which train
-the same network on the same samples for as many epochs at the same rate."""
+its report and its evaluation, beside scripts of scikit-learn, PyTorch, Keras where it is installed,
+and Lightning, which train the same network on the same samples for as many epochs at the same rate.
+"""
 
 import os
 import shutil
@@ -11,25 +12,31 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import ROOT, interleave, quiet, ratio, report, time_command
+from benchmarks.questions import Question, draw
 from benchmarks.settings import Settings
 from kindling.config.compose import compose
 from kindling.data.module import DataModule
 from kindling.data.sources.source import Split
+from kindling.plots.style import save_png
 from kindling.records.folder import Run
 from kindling.system import warm
 
-EPOCHS = 10
+EPOCHS, PICTURE = 10, Path("commands.png")
 SCRIPTS = {
     "a script of scikit-learn": "scikit_learn",
     "a script of PyTorch": "plain_torch",
+    "a script of Keras": "keras_model",
     "a script of Lightning": "lightning_module",
 }
-OURS, WARM, FIRST = "python -m src.train", "the same, warm", "its first epoch, warm"
+OURS, WARM = "python -m src.train", "python -m src.train, warm"
+FIRST = "its first epoch, warm"
 RANKS, REPORT = "two ranks of this machine", "python -m src.report"
 EVALUATION = "python -m src.evaluate, warm"
 
@@ -42,20 +49,28 @@ def run(settings: Settings) -> tuple[str, str]:
                 "scheduler=none", "trainer.accelerator=cpu"]  # fmt: skip
         reached: dict[str, float] = {}
         contenders = {OURS: partial(_ours, OURS, folder, ours, reached)}
-        contenders[REPORT] = partial(_of_run, "src.report", folder, OURS)
         contenders[RANKS] = partial(_by_two_ranks, folder, ours)
+        contenders[REPORT] = partial(_of_run, "src.report", folder, OURS)
         if warm.available():
-            contenders[FIRST] = partial(
-                _ours, FIRST, folder, ours, {}, until=f"epoch {1:>{len(str(EPOCHS))}}/"
-            )
             contenders[WARM] = partial(_ours, WARM, folder, ours, reached)
+            line = f"epoch {1:>{len(str(EPOCHS))}}/"
+            contenders[FIRST] = partial(_ours, FIRST, folder, ours, {}, until=line)
             contenders[EVALUATION] = partial(_of_run, "src.evaluate", folder, WARM)
-        contenders |= {told: partial(_time_script, told, folder, reached) for told in SCRIPTS}
+        absent = () if find_spec("keras") else ("a script of Keras",)
+        contenders |= {
+            told: partial(_time_script, told, folder, reached)
+            for told in SCRIPTS
+            if told not in absent
+        }
         with _warm_process(folder):
             seconds = interleave(contenders, settings.rounds)
     others = [told for told in contenders if told != OURS]
     ratios = {f"{told}/{OURS}": ratio(seconds, told, OURS) for told in others}
-    return report("commands", seconds, ratios, data=data, epochs=EPOCHS, test_accuracy=reached)
+    asked = Question(f"784-32-10 on {data}, {EPOCHS} epochs: whole commands", {}, unit="seconds")
+    save_png(partial(draw, asked, seconds), PICTURE)
+    facts: dict[str, Any] = {"data": data, "epochs": EPOCHS, "test_accuracy": reached}
+    table, line = report("commands", seconds, ratios, **facts)
+    return f"picture: {PICTURE}\n\n{table}", line
 
 
 def _written(data: str, file: Path) -> str:

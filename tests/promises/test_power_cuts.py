@@ -145,7 +145,7 @@ def test_no_result_is_without_its_history(warm: Warm, tmp_path: Path) -> None:
 # Starts a warm process that imports nothing.
 KEPT_WARM: Command = (
     "-c", "import sys; from kindling.commands import warm; from kindling.system.process import run;"
-    "warm.LIBRARIES, warm.compositions = (), lambda: iter(()); sys.argv = ['src.warm'];"
+    "warm.LIBRARIES, warm.compositions = (), lambda typed: iter(()); sys.argv = ['src.warm'];"
     "run(warm.main, plain=True)",
 )  # fmt: skip
 of_linux = pytest.mark.skipif(sys.platform != "linux", reason="a warm process needs Linux")
