@@ -231,6 +231,14 @@ def test_the_key_that_matters_most() -> None:
             f"{search} resume=sweeps/mine search.trials=4",
         )
     ]
+    folds = [
+        trial(number, 0.5, {"lr": str(number // 5), "data.fold": str(number % 5)})
+        for number in range(10)
+    ]
+    part = Part(Path("sweeps/mine"), "mine", folds, ["lr", "data.fold"])
+    (of_folds,) = important(close, "search.sampler=random")
+    assert of_folds.text.startswith("2 trials")
+    assert of_folds.command == f"{search} resume=sweeps/mine search.trials=4"
 
 
 def test_two_seeds_tell_little_about_an_edge() -> None:

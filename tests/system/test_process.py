@@ -240,3 +240,21 @@ def test_the_fork_server_of_a_command_of_the_warm_process_is_its_fork(
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout == f"told once {(forked, True, 1)} {(forked, True, 1)} False 0\n"
+
+
+def test_the_operators_of_torch_stay_until_the_end() -> None:
+    """And all other finalizers are called."""
+    code = (
+        "import torch, weakref, kindling.system.process as process\n"
+        "class Kept: pass\n"
+        "kept = Kept(); own = weakref.finalize(kept, print, 'called')\n"
+        "process._keep_operators()\n"
+        "of_torch = [f for f in weakref.finalize._registry if f is not own\n"
+        "            and f.peek()[1] is torch.library._del_library]\n"
+        "print(len(of_torch) > 9, any(f.atexit for f in of_torch), own.atexit)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "False", "True", "called"]

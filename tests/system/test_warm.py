@@ -216,6 +216,25 @@ def test_a_warm_process_learns_from_commands_that_succeed(
         assert NUMBER.unpack(here.recv(NUMBER.size)) == (status,)
 
 
+def test_a_stamp_of_a_file_is_never_renewed(tmp_path: Path) -> None:
+    """The compositions in memory are of the files as they were at their first stamp."""
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    server = object.__new__(Server)
+    old.write_text("a: 1")
+    files = [str(old)]
+    server.stamps, server.work = {}, deque([iter([files, [*files, str(new)]])])
+    server._work()
+    stamps = dict(server.stamps)
+    old.write_text("a: 1000")
+    new.write_text("b: 1")
+    server._work()
+    assert server.stamps[str(old)] == stamps[str(old)]
+    assert [*server.stamps] == [str(old), str(new)]
+    assert server.stamps[str(new)] is not None
+    server._work()
+    assert not server.work
+
+
 @contextmanager
 def trains(place: Place, name: str) -> "Iterator[tuple[subprocess.Popen[str], int]]":
     """A long run through the warm process, and its process there."""

@@ -199,7 +199,7 @@ class Composer:
     def prepare(self) -> Iterator[list[str]]:
         """Composes what most commands begin with: the defaults, and each of the data sets. Yields
         all files that are read, and then nothing after each template."""
-        files = [file for folder in (CONF, *CONFIG_FOLDERS) for file in folder.rglob("*.yaml")]
+        files = _files()
         yield sorted(map(str, files))
         names = {file.stem for file in files if file.parent.name == "data" and file.stem[0] != "_"}
         for choices in [(), *((f"data={name}",) for name in sorted(names))]:
@@ -207,11 +207,12 @@ class Composer:
             yield []
 
     def learn(self, texts: Sequence[str]) -> Iterator[list[str]]:
-        """Composes what a command with these arguments begins with. Hydra's own overrides may name
-        further folders of files, which nobody watches."""
+        """Composes what a command with these arguments begins with; yields as `prepare`. Hydra's
+        own overrides may name further folders of files, which nobody watches."""
         choices, _ = _split([text for text in texts if "=" in text])
         foreign = any(is_hydras(key_of(text)) for text in choices)
         if not foreign and not any(text.startswith("-") for text in texts):
+            yield sorted(map(str, _files()))  # some may be new
             if len(self._templates) < MOST_LEARNT:
                 self._template(choices)
             yield []
@@ -325,6 +326,10 @@ class Composer:
         group, choice, allowed = unknown[1], unknown[2], unknown[3].split()
         hint = did_you_mean(choice, allowed)
         return f"{group}={choice}: must be one of {', '.join(allowed)}{hint}"
+
+
+def _files() -> list[Path]:
+    return [file for folder in (CONF, *CONFIG_FOLDERS) for file in folder.rglob("*.yaml")]
 
 
 def _unsettable(text: str) -> str:

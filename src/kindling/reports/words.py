@@ -301,16 +301,18 @@ def _important(part: Part) -> Iterator[Sentence]:
             yield Sentence(f"{first} matters most: {first} {text}")
         return
     named = ", ".join(f"{key} {each}" for key, each in [(first, most), *alike][:MOST_NAMED])
-    trials = counted(len(part.valued), "trial")
+    folds = len({entry.setting("data.fold") for entry in part.entries})
+    count = len(part.entries) // folds  # as search.trials counts
+    trials = counted(count, "trial")
     told = f"{trials} do not tell which key matters most, for the intervals overlap: {named}"
     if is_random:
-        more = [f"resume={part.folder}", f"search.trials={2 * len(part.entries)}"]
+        more = [f"resume={part.folder}", f"search.trials={2 * count}"]
         told += ". More trials tell more"
     else:
         kept = [text for text in part.typed if not text.startswith((SAMPLER, FOLDER))]
         more = [*kept, f"{SAMPLER}random"]
         told += ". Random trials tell more"
-    yield Sentence(told, f"{as_command('search')} {shlex.join(more)}")
+    yield Sentence(told, printable(f"{as_command('search')} {shlex.join(more)}"))
 
 
 def _lost(part: Part) -> Iterator[Sentence]:

@@ -113,7 +113,9 @@ class Server:
 
     def _work(self) -> None:
         try:
-            self.stamps |= _stamps([*next(self.work[0])])
+            # A file that has changed since its stamp was read still ends this process.
+            new = [name for name in next(self.work[0]) if name not in self.stamps]
+            self.stamps |= _stamps(new)
         except Exception:  # the end; or a file with a fault, which a command tells
             self.work.popleft()
 
