@@ -425,6 +425,33 @@ def test_changed_configurations_end_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_configuration_that_is_newer_than_the_warm_process_may_change(tmp_path: Path) -> None:
+    """The process has learnt its composition from a command."""
+    packages, own = tmp_path / "packages", tmp_path / "own"
+    (own / "data").mkdir(parents=True)
+    (packages / "mine-1.0.dist-info").mkdir(parents=True)
+    (packages / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
+    (packages / "mine-1.0.dist-info" / "entry_points.txt").write_text(
+        "[kindling.extensions]\nmine = mine_of_a_test\n"
+    )
+    (packages / "mine_of_a_test.py").write_text(
+        "import pathlib\nfrom kindling.config import registry\n"
+        f"registry.register_configs(pathlib.Path({str(own)!r}))\n"
+    )
+    (tmp_path / "place").mkdir()
+    place = Place(tmp_path / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
+    place.start()
+    until(lambda: not place.told()["works"])
+    (own / "data" / "mine.yaml").write_text("defaults: [digits]\nval_fraction: 0.5\n")
+    mine = ("src.train", "data=mine", "trainer.max_epochs=2")
+    assert "719 validation" in place.run(*mine).stdout
+    assert place.commands() == 1
+    until(lambda: not place.told()["works"])
+    (own / "data" / "mine.yaml").write_text("defaults: [digits]\n")
+    assert "288 validation" in place.run(*mine).stdout
+
+
+@pytest.mark.slow
 def test_changed_packages_end_it(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
