@@ -397,12 +397,10 @@ def test_what_the_folder_adds_is_read(name: str, place: Place, tmp_path: Path) -
     assert f"has {name}, which the warm process has not read" in place.told()["refused"]
 
 
-@pytest.mark.slow
-def test_changed_configurations_end_it(tmp_path: Path) -> None:
-    """What was composed before a file was changed is not used again."""
-    packages, own = tmp_path / "packages", tmp_path / "own"
+def with_own_configurations(folder: Path) -> tuple[Place, Path]:
+    """A place whose commands have an extension, and where the extension may have data=mine."""
+    packages, own = folder / "packages", folder / "own"
     (own / "data").mkdir(parents=True)
-    (own / "data" / "mine.yaml").write_text("defaults: [digits]\nval_fraction: 0.5\n")
     (packages / "mine-1.0.dist-info").mkdir(parents=True)
     (packages / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
     (packages / "mine-1.0.dist-info" / "entry_points.txt").write_text(
@@ -412,14 +410,22 @@ def test_changed_configurations_end_it(tmp_path: Path) -> None:
         "import pathlib\nfrom kindling.config import registry\n"
         f"registry.register_configs(pathlib.Path({str(own)!r}))\n"
     )
-    (tmp_path / "place").mkdir()
-    place = Place(tmp_path / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
+    (folder / "place").mkdir()
+    place = Place(folder / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
+    return place, own / "data" / "mine.yaml"
+
+
+@pytest.mark.slow
+def test_changed_configurations_end_it(tmp_path: Path) -> None:
+    """What was composed before a file was changed is not used again."""
+    place, configuration = with_own_configurations(tmp_path)
+    configuration.write_text("defaults: [digits]\nval_fraction: 0.5\n")
     place.start()
     mine = ("src.train", "data=mine", "trainer.max_epochs=2")
     assert "719 validation" in place.run(*mine).stdout
     assert place.commands() == 1
     until(lambda: not place.told()["works"])  # it has composed data=mine
-    (own / "data" / "mine.yaml").write_text("defaults: [digits]\n")
+    configuration.write_text("defaults: [digits]\n")
     assert "288 validation" in place.run(*mine).stdout
     until(lambda: place.state() is None)
 
@@ -427,27 +433,15 @@ def test_changed_configurations_end_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_configuration_that_is_newer_than_the_warm_process_may_change(tmp_path: Path) -> None:
     """The process has learnt its composition from a command."""
-    packages, own = tmp_path / "packages", tmp_path / "own"
-    (own / "data").mkdir(parents=True)
-    (packages / "mine-1.0.dist-info").mkdir(parents=True)
-    (packages / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
-    (packages / "mine-1.0.dist-info" / "entry_points.txt").write_text(
-        "[kindling.extensions]\nmine = mine_of_a_test\n"
-    )
-    (packages / "mine_of_a_test.py").write_text(
-        "import pathlib\nfrom kindling.config import registry\n"
-        f"registry.register_configs(pathlib.Path({str(own)!r}))\n"
-    )
-    (tmp_path / "place").mkdir()
-    place = Place(tmp_path / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
+    place, configuration = with_own_configurations(tmp_path)
     place.start()
     until(lambda: not place.told()["works"])
-    (own / "data" / "mine.yaml").write_text("defaults: [digits]\nval_fraction: 0.5\n")
+    configuration.write_text("defaults: [digits]\nval_fraction: 0.5\n")
     mine = ("src.train", "data=mine", "trainer.max_epochs=2")
     assert "719 validation" in place.run(*mine).stdout
     assert place.commands() == 1
     until(lambda: not place.told()["works"])
-    (own / "data" / "mine.yaml").write_text("defaults: [digits]\n")
+    configuration.write_text("defaults: [digits]\n")
     assert "288 validation" in place.run(*mine).stdout
 
 
