@@ -1,6 +1,7 @@
 """Published data sets: their roots and downloads, IDX files, and pickled batches."""
 
 import hashlib
+import os
 import pickle
 import warnings
 from http.client import IncompleteRead
@@ -293,3 +294,20 @@ def test_a_strangers_batch_is_not_unpickled(
     with pytest.raises(InputError, match=r"test_batch: cannot be read .*it names "):
         open_source(config)
     assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 14, 1000])
+def test_a_file_is_read_and_hashed_in_parts(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "PART", 7)
+    file, content = tmp_path / "file", os.urandom(size)
+    file.write_bytes(content)
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    assert published._read_known(file, digest, "MNIST") == content
+    for place in {0, size // 2, size - 1} if size else ():
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        file.write_bytes(flipped)
+        with pytest.raises(InputError, match="its MD5 is"):
+            published._read_known(file, digest, "MNIST")
