@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kindling.records.checksum import COMMENT, require_checksum
 from kindling.system.errors import InputError, parsing
-from kindling.system.files import make_folder, read_bounded, sync, temporary_path, write_into_folder
+from kindling.system.files import make_folder, read_bounded, temporary_path, write_into_folder
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class CheckpointPair:
                 temporary.replace(self.previous)
             except OSError:  # a file system without hard links: last.ckpt is absent for a moment
                 self.last.replace(self.previous)
-            sync(self.folder)
+            # Synced with the new one: in any order of the two renames, a whole file has a name.
         write(content, self.last)
 
     def read(self) -> tuple[dict[str, Any], Path] | None:
