@@ -78,7 +78,8 @@ clusters: setup
 torture: setup
 	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" \
 		tests/benchmarks/test_crashes.py tests/benchmarks/test_gpu_check.py tests/promises/test_hostile_files.py \
-		tests/promises/test_kills.py tests/promises/test_power_cuts.py tests/promises/test_properties.py \
+		tests/promises/test_kills.py tests/promises/test_power_cuts.py tests/promises/test_file_systems.py \
+		tests/promises/test_properties.py \
 		tests/promises/test_races.py \
 		$(ARGS)
 

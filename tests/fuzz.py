@@ -7,6 +7,7 @@ python -m tests.fuzz table 600    one kind, for ten minutes
 Whatever is raised but InputError, 20 s and 4 GB are findings: the bytes lie in .fuzz/KIND then.
 """
 
+import io
 import logging
 import subprocess
 import sys
@@ -16,14 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.helpers.mutations import signed, unsigned
+from tests.helpers.mutations import sealed, signed, unsigned
 
 FOLDER = Path(".fuzz")
 BOUNDS = ("-timeout=20", "-rss_limit_mb=4096", "-max_len=20000")
 COUNTED = ["kindling.config", "kindling.data", "kindling.records", "kindling.system", "csv", "yaml"]
 KINDS = (
     "result", "history", "overrides", "config", "labels", "importance", "search", "checkpoint",
-    "bundle", "table", "arrays", "command",
+    "bundle", "table", "arrays", "png", "jpeg", "idx", "command",
 )  # fmt: skip
 
 
@@ -32,6 +33,8 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
     can be read of it."""
     from kindling.config.compose import compose, overrides_of
     from kindling.data.sources.catalogue import open_source
+    from kindling.data.sources.published import read_idx
+    from kindling.inference.inputs import read_inputs
     from kindling.records import outcome
     from kindling.records.bundle import open_bundle
     from kindling.records.checkpoint import read
@@ -75,6 +78,9 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
 
         return use
 
+    def picture(path: Path) -> object:
+        return read_inputs([path])
+
     def command(content: bytes) -> object:
         return compose(*content.decode(errors="surrogateescape").split("\n"))
 
@@ -90,6 +96,10 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
         "bundle": file("run.zip", lambda path: open_bundle(path, path.with_suffix(""), None)),
         "table": file("table.csv", data("csv", "data.target=class")),
         "arrays": file("arrays.npz", data("npz")),
+        # The bytes between a chunk's checksums are fuzzed; the decoders have no coverage.
+        "png": lambda content: file("picture.png", picture)(sealed(content)),
+        "jpeg": file("picture.jpg", picture),
+        "idx": file("labels-idx1-ubyte", lambda path: read_idx(path, None, "a set")),
         "command": command,
     }
 
@@ -97,10 +107,16 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
 def seeds(folder: Path) -> dict[str, bytes]:
     """Content of each kind that is right."""
     import numpy as np
+    from PIL import Image
 
     from kindling import compose, fit
     from kindling.records.bundle import write_bundle
     from kindling.records.labels import write_labels
+
+    def picture(kind: str) -> bytes:
+        image, file = Image.linear_gradient("L").resize((40, 30)).rotate(20), io.BytesIO()
+        image.convert("P" if kind == "PNG" else "RGB").save(file, kind)
+        return file.getvalue()
 
     run = fit(compose("data=toy", "trainer.max_epochs=2", "model.hidden_sizes=[4]"), folder / "run")
     write_labels(run.folder, "name", ["tag"], note="a note")
@@ -123,6 +139,9 @@ def seeds(folder: Path) -> dict[str, bytes]:
         "importance": b'{"explained alone": {"optimizer.lr": [0.75, 0.5, 0.9]}}',
         "search": b"[optimizer.lr=tag(log\\,interval(0.001\\,1)), search.trials=9]",
         "table": f"length,colour,class\n{rows}".encode(),
+        "png": picture("PNG"),
+        "jpeg": picture("JPEG"),
+        "idx": b"\0\0\x08\x01\0\0\0\x64" + bytes(range(100)),
         "command": b"optimizer.lr=0.1\nmodel.hidden_sizes=[8,16]\ndata=digits",
     }
 

@@ -1,7 +1,8 @@
-"""Random damage to the bytes of a file, and the checksum of a checkpoint."""
+"""Random damage to the bytes of a file, and the checksums of checkpoints and PNG files."""
 
 import hashlib
 import os
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -60,3 +61,19 @@ def signed(body: bytes) -> bytes:
 
 def unsigned(data: bytes) -> bytes:
     return data[:-73] + b"\0\0"
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def sealed(data: bytes) -> bytes:
+    """A PNG whose chunks have right checksums again; other bytes as they are."""
+    if not data.startswith(PNG):
+        return data
+    parts, at = [PNG], len(PNG)
+    while at + 12 <= len(data):
+        size = int.from_bytes(data[at : at + 4])
+        chunk = data[at + 4 : at + 8 + size]
+        parts += [data[at : at + 4], chunk, zlib.crc32(chunk).to_bytes(4)]
+        at += 12 + size
+    return b"".join(parts)

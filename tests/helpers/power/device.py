@@ -3,7 +3,7 @@
 A file of FUSE is the disk: a loop device passes on what the file system writes to it, and when it
 wants all of this to be durable. A power cut leaves what was written before the last such moment,
 and any part of the rest (Mohan et al., Finding Crash-Consistency Bugs with Bounded Black-Box
-Crash Testing, OSDI 2018). Needs root.
+Crash Testing, OSDI 2018). Needs the right to mount.
 
     python tests/helpers/power/device.py IMAGE FILE LOG
 
@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+MAY_MOUNT = 21  # CAP_SYS_ADMIN
 SECTOR = 512  # bytes, which a disk writes as a whole
 SIZE = 320 << 20  # bytes: XFS wants 300 MiB
 MAKERS = {  # the command that makes each file system
@@ -198,10 +200,12 @@ def make(image: Path, system: str) -> None:
 
 def missing(system: str) -> str:
     """Why this file system cannot be tried here; "" if it can."""
-    if os.geteuid():
-        return "only root may mount file systems"
-    if not os.access("/dev/fuse", os.W_OK):
-        return "there is no /dev/fuse"
+    rights = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    if rights is None or not int(rights[1], 16) >> MAY_MOUNT & 1:
+        return "this process may not mount file systems"
+    for device in ("/dev/fuse", "/dev/loop-control"):
+        if not os.access(device, os.W_OK):
+            return f"there is no {device}"
     if shutil.which(MAKERS[system][0]) is None:
         return f"there is no {MAKERS[system][0]}"
     known = Path("/proc/filesystems").read_text().split()
