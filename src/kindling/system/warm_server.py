@@ -486,13 +486,20 @@ def _file(ending: str) -> Path:
 
 
 def _locked() -> int | None:
-    """The descriptor of a lock that ends with its last process; None if another one has it."""
-    lock = os.open(_file(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    """The descriptor of a lock that ends with its last process; None if another one has it. Raises
+    InputError on a disk without locks."""
+    file = _file(".lock")
+    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(lock)
-        return None
+        if isinstance(error, BlockingIOError):
+            return None
+        raise InputError(
+            f"{file}: cannot be locked ({error.strerror}); set XDG_RUNTIME_DIR to a folder of your "
+            "own on a disk with locks"
+        ) from None
     return lock
 
 
