@@ -291,6 +291,18 @@ def test_trials_that_diverged_and_what_they_share() -> None:
     assert told(sweep({("1",): [None]}, "lr")) == []
 
 
+def test_what_was_interrupted_goes_on() -> None:
+    (run,) = sentences(
+        Part(None, "", [trial(0, 0.9, {}, status="interrupted", signal="SIGINT", epochs=3)], [])
+    )
+    assert run.text == "The run was interrupted after 3 epochs. To go on with it"
+    assert run.command == f"{as_command('train')} resume=sweeps/mine/0"
+    part = sweep({("0.1",): [0.9], ("0.2",): [0.8]}, "optimizer.lr")
+    assert not any("interrupted" in text for text in told(part))
+    part.entries[1].result["status"] = "interrupted"
+    assert "1 trial was interrupted" in told(part)
+
+
 def test_no_better_than_the_most_frequent_class() -> None:
     bound = SHARE + 1.96 * math.sqrt(SHARE * (1 - SHARE) / 400)
     poor = told(sweep({("1",): [bound - 0.001], ("2",): [0.1]}, "lr"))

@@ -12,6 +12,7 @@ from typing import Any
 from kindling.config.measures import in_words, is_fraction
 from kindling.config.written import counted, printable
 from kindling.records.confidence import LEVEL, TWO_SIDED
+from kindling.records.folder import resume_command
 from kindling.records.lookup import CONFIRM
 from kindling.records.outcome import (
     INTERVAL,
@@ -330,12 +331,23 @@ def _lost(part: Part) -> Iterator[Sentence]:
         }
         why = f", which are all those with {_named(shared)}" if shared else ""
         yield Sentence(f"{counted(len(lost), 'trial')} {ending}{why}")
+    stopped = [entry for entry in part.entries if entry.status == "interrupted"]
+    if stopped:
+        count, verb = len(stopped), "was" if len(stopped) == 1 else "were"
+        told = f"{counted(count, 'trial')} {verb} interrupted"
+        yield Sentence(told, resume_command(stopped[0].run.resume_folder))
 
 
 # --- a run ---------------------------------------------------------------------------------------
 
 
 def _of_run(run: Reported) -> Iterator[Sentence]:
+    if run.status == "interrupted":
+        after = "" if run.epochs is None else f" after {counted(run.epochs, 'epoch')}"
+        yield Sentence(
+            f"The run was interrupted{after}. To go on with it",
+            resume_command(run.run.resume_folder),
+        )
     score = f"test/{run.score}"
     tested = run.metric(score)
     if tested is not None:

@@ -19,12 +19,14 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+PATIENCE = 60.0  # seconds
 MAY_MOUNT = 21  # CAP_SYS_ADMIN
 SECTOR = 512  # bytes, which a disk writes as a whole
 SIZE = 320 << 20  # bytes: XFS wants 300 MiB
@@ -173,7 +175,15 @@ def mounted(image: Path, root: Path, system: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(root)], check=True)
+        _unmount(root)
+
+
+def _unmount(place: Path) -> None:
+    """Waits for the processes that a command leaves behind for a moment."""
+    end, umount = time.monotonic() + PATIENCE, ["umount", str(place)]
+    while (done := subprocess.run(umount, check=False, capture_output=True)).returncode:
+        assert time.monotonic() < end, done.stderr
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -188,8 +198,9 @@ def recorded(image: Path, root: Path, system: str, log: Path) -> Iterator[None]:
         try:
             with mounted(place, root, system):
                 yield
+            _unmount(place)
         finally:
-            subprocess.run(["umount", str(place)], check=True)
+            server.kill()
 
 
 def make(image: Path, system: str) -> None:
