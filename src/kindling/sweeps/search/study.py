@@ -9,11 +9,12 @@ import math
 import sqlite3
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -34,7 +35,7 @@ from kindling.records.sweep_folder import KeyImportance, Sweep
 from kindling.sweeps.search.command import CheckedSearch
 from kindling.sweeps.search.space import Numbers, Parameter
 from kindling.system.errors import InputError, first_line
-from kindling.system.files import make_folder, replacing, require_contained, write_durably
+from kindling.system.files import make_folder, require_contained, write_durably
 from kindling.system.units import MIB
 
 NAME = "kindling"  # of the only study in the file
@@ -94,14 +95,11 @@ class Study:
         self.file = command.folder / "study.db"
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not self.file.exists():
-            with self._written(), replacing(self.file) as part:
-                made = optuna.create_study(
-                    storage=_storage(part, new=True), study_name=NAME, direction=self.direction
-                )
-                made.set_user_attr("search", command.identity)
+            with self._written():
+                write_durably(self.file, _new_study(self.direction, command.identity))
         with self._read():
             _check_database(self.file)
-            self.study = optuna.load_study(study_name=NAME, storage=_storage(self.file, new=False))
+            self.study = optuna.load_study(study_name=NAME, storage=_storage(self.file))
             if self.study.directions != [self.direction]:
                 raise ValueError("it has another direction")
             identity = self.study.user_attrs.get("search")
@@ -286,14 +284,43 @@ def _distribution(parameter: Parameter) -> distributions.BaseDistribution:
     return distributions.FloatDistribution(low, high, log=log, step=step)
 
 
-def _storage(file: Path, *, new: bool) -> RDBStorage:
+def _storage(file: Path) -> RDBStorage:
     """With its own connection, because a path may have characters with a meaning in a URL."""
-    mode = "rwc" if new else "rw"
     connect = partial(
-        sqlite3.connect, f"{file.absolute().as_uri()}?mode={mode}", timeout=WAIT, uri=True,
+        sqlite3.connect, f"{file.absolute().as_uri()}?mode=rw", timeout=WAIT, uri=True,
         check_same_thread=False,
     )  # fmt: skip
     engine = {"creator": connect, "poolclass": NullPool}
+    return RDBStorage("sqlite://", engine, skip_table_creation=True)
+
+
+def _new_study(direction: StudyDirection, identity: Mapping[str, Any]) -> bytes:
+    """The file of a study without trials. In a file, SQLite would sync each of Optuna's tables."""
+    with closing(_in_memory()) as database:
+        made = optuna.create_study(
+            storage=_storage_in(database, new=False), study_name=NAME, direction=direction
+        )
+        made.set_user_attr("search", identity)
+        return database.serialize()
+
+
+@cache
+def _tables() -> bytes:
+    """A database with Optuna's tables, which are empty."""
+    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as database:
+        _storage_in(database, new=True)
+        return database.serialize()
+
+
+def _in_memory() -> sqlite3.Connection:
+    """A copy of `_tables`."""
+    database = sqlite3.connect(":memory:", check_same_thread=False)
+    database.deserialize(_tables())
+    return database
+
+
+def _storage_in(database: sqlite3.Connection, *, new: bool) -> RDBStorage:
+    engine = {"creator": lambda: database, "poolclass": StaticPool}
     return RDBStorage("sqlite://", engine, skip_table_creation=not new)
 
 
@@ -326,8 +353,7 @@ def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str]]:
 def _schema_of_optuna() -> set[tuple[str, str, str]]:
     """Everything that a study may have. A trigger, a view in place of a table, or an expression in
     an index or a column could do any work whenever the file is read or written."""
-    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as database:
-        RDBStorage("sqlite://", {"creator": lambda: database, "poolclass": StaticPool})
+    with closing(_in_memory()) as database:
         return _schema(database)
 
 
