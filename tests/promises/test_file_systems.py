@@ -8,6 +8,8 @@ mounted. POWER_CUTS=N tries N cuts of each operation.
 import json
 import os
 import random
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +73,21 @@ def test_after_a_power_cut_on_a_file_system(
 ) -> None:
     number = int(os.environ.get("POWER_CUTS", "10"))
     assert faults_on(system, name, warm, tmp_path, number) == []
+
+
+LAZY = "int fsync(int file) { return 0; }\nint fdatasync(int file) { return 0; }\n"
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("system", device.MAKERS)
+def test_without_syncs_a_cut_is_noticed(system: str, tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    source, library = tmp_path / "lazy.c", tmp_path / "lazy.so"
+    source.write_text(LAZY)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    lazy = Warm("kindling.training.fit", "kindling.reports.page", preload=library)
+    try:
+        assert faults_on(system, "a label", lazy, tmp_path, 3)
+    finally:
+        lazy.stop()
