@@ -209,7 +209,9 @@ def test_after_a_power_cut_the_same_command_ends_as_undisturbed(
     done = record(found_or_skipped(name), warm, tmp_path)
     found = cuts(done.calls, done.start, any_order=1)
     tried = chosen(found, 40)
-    told = [*lost(done), *faults(done, tried, warm), *broken_laws(done.calls, done.start)]
+    told = [*lost(done), *faults(done, tried, warm)]
+    if name in OPERATIONS:  # what a cluster is handed is not durable
+        told += broken_laws(done.calls, done.start)
     rules = Counter(cut.rule.rstrip(" 0") for cut in tried)
     row = {"operation": name, "calls": len(done.calls), "states": len(found), "tried": len(tried)}
     print(json.dumps(row | {"rules": rules, "faults": told}))
