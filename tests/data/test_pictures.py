@@ -305,3 +305,12 @@ def test_damaged_files_are_refused() -> None:
     for content in (picture[:-30], picture[:40], picture[:33] + b"\0\0\0\0\x01abc" + picture[33:]):
         with pytest.raises(InputError, match=r"it: is (damaged|not a PNG or JPEG file)"):
             decode(content, "it")
+
+
+def test_a_picture_of_colours_by_number_has_a_palette() -> None:
+    """Pillow opens one without."""
+    whole = png_of(b"\0\1\2\3" * 3, 3, 3, PALETTE, 8)
+    colours = whole.index(chunk(b"PLTE", bytes(n % 256 for n in range(768))))
+    assert decode(whole, "it").getpixel((1, 0)) == 2
+    with pytest.raises(InputError, match=r"it: is damaged \(its pixels name .* no palette\)"):
+        decode(whole[:colours] + whole[colours + 12 + 768 :], "it")

@@ -76,6 +76,8 @@ def decode(content: bytes, name: str) -> Image.Image:
                     f"{SCALE_DOWN}"
                 )
             image.load()
+            if image.mode == "P" and image.palette is None:
+                raise ValueError("its pixels name colours, and it has no palette")
         except Image.DecompressionBombError:
             fault = f"{name}: has more than {PIXEL_LIMIT:,} pixels; {SCALE_DOWN}"
             raise InputError(fault) from None
