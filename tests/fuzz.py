@@ -7,7 +7,6 @@ python -m tests.fuzz table 600    one kind, for ten minutes
 Whatever is raised but InputError, 20 s and 4 GB are findings: the bytes lie in .fuzz/KIND then.
 """
 
-import io
 import logging
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.helpers.mutations import sealed, signed, unsigned
+from tests.helpers.mutations import PNG, pictures, sealed, signed, unsigned
 
 FOLDER = Path(".fuzz")
 BOUNDS = ("-timeout=20", "-rss_limit_mb=4096", "-max_len=20000")
@@ -107,16 +106,10 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], object]]:
 def seeds(folder: Path) -> dict[str, bytes]:
     """Content of each kind that is right."""
     import numpy as np
-    from PIL import Image
 
     from kindling import compose, fit
     from kindling.records.bundle import write_bundle
     from kindling.records.labels import write_labels
-
-    def picture(kind: str) -> bytes:
-        image, file = Image.linear_gradient("L").resize((40, 30)).rotate(20), io.BytesIO()
-        image.convert("P" if kind == "PNG" else "RGB").save(file, kind)
-        return file.getvalue()
 
     run = fit(compose("data=toy", "trainer.max_epochs=2", "model.hidden_sizes=[4]"), folder / "run")
     write_labels(run.folder, "name", ["tag"], note="a note")
@@ -139,8 +132,8 @@ def seeds(folder: Path) -> dict[str, bytes]:
         "importance": b'{"explained alone": {"optimizer.lr": [0.75, 0.5, 0.9]}}',
         "search": b"[optimizer.lr=tag(log\\,interval(0.001\\,1)), search.trials=9]",
         "table": f"length,colour,class\n{rows}".encode(),
-        "png": picture("PNG"),
-        "jpeg": picture("JPEG"),
+        "png": pictures()[0],
+        "jpeg": pictures()[-1],
         "idx": b"\0\0\x08\x01\0\0\0\x64" + bytes(range(100)),
         "command": b"optimizer.lr=0.1\nmodel.hidden_sizes=[8,16]\ndata=digits",
     }
@@ -180,6 +173,9 @@ def main(kinds: list[str], seconds: str) -> int:
             corpus = FOLDER / kind / "corpus"
             corpus.mkdir(parents=True, exist_ok=True)
             (corpus / "right").write_bytes(content)
+    for number, content in enumerate(pictures()):
+        kind = "png" if content.startswith(PNG) else "jpeg"
+        (FOLDER / kind / "corpus" / f"right{number}").write_bytes(content)
     found = 0
     for kind in kinds:
         command = [sys.executable, "-m", "tests.fuzz", "--here", kind, seconds]

@@ -1,6 +1,7 @@
 """Random damage to the bytes of a file, and the checksums of checkpoints and PNG files."""
 
 import hashlib
+import io
 import os
 import zlib
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 MANY = "TORTURE" in os.environ
 
@@ -77,3 +79,24 @@ def sealed(data: bytes) -> bytes:
         parts += [data[at : at + 4], chunk, zlib.crc32(chunk).to_bytes(4)]
         at += 12 + size
     return b"".join(parts)
+
+
+def pictures() -> list[bytes]:
+    """Pictures with parts that have their own parsers: palette, transparency, text and EXIF."""
+    image = Image.linear_gradient("L").resize((40, 30)).rotate(20)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010E] = "a description"
+    kinds: list[tuple[str, str, dict[str, Any]]] = [
+        ("PNG", "P", {"transparency": 3, "exif": exif}),
+        ("PNG", "LA", {}),
+        ("PNG", "I;16", {}),
+        ("JPEG", "RGB", {"exif": exif, "progressive": True}),
+        ("JPEG", "CMYK", {}),
+    ]
+    contents = []
+    for kind, mode, options in kinds:
+        file = io.BytesIO()
+        image.convert(mode).save(file, kind, **options)
+        contents.append(file.getvalue())
+    return contents

@@ -29,7 +29,6 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from kindling.config.compose import compose
 from kindling.config.faults import read_config
@@ -73,6 +72,7 @@ from tests.helpers.mutations import (
     Mutation,
     examples,
     mutated,
+    pictures,
     sealed,
     signed,
     unsigned,
@@ -433,28 +433,7 @@ def test_mutated_data_files(mutations: Mutation, tmp_path: Path) -> None:
     own_error(lambda: read_idx(path, None, "a set"))
 
 
-def _pictures() -> list[bytes]:
-    """Pictures with parts that have their own parsers: palette, transparency, text and EXIF."""
-    image = Image.linear_gradient("L").resize((40, 30)).rotate(20)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    exif[0x010E] = "a description"
-    kinds: list[tuple[str, str, dict[str, Any]]] = [
-        ("PNG", "P", {"transparency": 3, "exif": exif}),
-        ("PNG", "LA", {}),
-        ("PNG", "I;16", {}),
-        ("JPEG", "RGB", {"exif": exif, "progressive": True}),
-        ("JPEG", "CMYK", {}),
-    ]
-    contents = []
-    for kind, mode, options in kinds:
-        file = io.BytesIO()
-        image.convert(mode).save(file, kind, **options)
-        contents.append(file.getvalue())
-    return contents
-
-
-PICTURES = _pictures()
+PICTURES = pictures()
 
 
 @examples(1000)
