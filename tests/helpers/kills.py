@@ -2,7 +2,9 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,19 @@ def position(run: Run) -> tuple[int, int]:
 def undisturbed(config: Config, tmp_path: Path) -> dict[str, str]:
     """The fingerprint of a run that nothing stopped."""
     return fingerprint(fit(config, tmp_path / "undisturbed"))
+
+
+def kill_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills the fork server before it has started the next process."""
+    usual = forkserver.connect_to_new_process
+
+    def connect(*descriptors: Any) -> Any:
+        monkeypatch.setattr(forkserver, "connect_to_new_process", usual)
+        forkserver.ensure_running()
+        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        os.kill(server, signal.SIGSTOP)
+        connected = usual(*descriptors)
+        os.kill(server, signal.SIGKILL)
+        return connected
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", connect)

@@ -37,6 +37,7 @@ from kindling.system.files import lock_or_fail
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.fit import Job, fit, fit_rank, fit_stack
 from tests.helpers.commands import LONG, SMALL, Command, Train, started
+from tests.helpers.kills import kill_fork_server
 from tests.helpers.weights import weights
 
 POINTS = [(0.02, 0), (0.05, 0), (0.02, 1)]
@@ -494,6 +495,13 @@ def test_ranks_that_are_killed_too_often_end_in_a_line(
     )
     assert run.result["status"] == "failed"
     assert "trainer.max_restarts=1 allows no more" in run.result["error"]
+
+
+@pytest.mark.slow
+def test_ranks_whose_fork_server_is_killed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_fork_server(monkeypatch)
+    with pytest.raises(RankKilledError, match="the process that starts the ranks was ended"):
+        ranks.launch(time.sleep, (0,), 2)
 
 
 @pytest.mark.slow

@@ -46,6 +46,15 @@ def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
     assert checkpoint.read(pair.previous)["n"] == 1
 
 
+def test_a_process_that_was_killed_between_the_two_leaves_no_third_name(tmp_path: Path) -> None:
+    pair = CheckpointPair(tmp_path / "checkpoints")
+    pair.write({"n": 0})
+    os.link(pair.last, pair.previous)
+    pair.write({"n": 1})
+    assert {path.name for path in pair.folder.iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert [checkpoint.read(path)["n"] for path in (pair.last, pair.previous)] == [1, 0]
+
+
 def test_weights_of_a_checkpoint_open_as_a_plain_model(train: Train) -> None:
     run = train()
     content = torch.load(run.last_checkpoint, weights_only=True)  # any reader of torch's files

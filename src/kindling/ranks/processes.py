@@ -54,12 +54,19 @@ from torch.utils._pytree import tree_map_only
 
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.launch import launch_info
-from kindling.system.process import import_for_ranks, log_to, note_output_fault, open_outputs
+from kindling.system.process import (
+    NOT_STARTED,
+    import_for_ranks,
+    log_to,
+    note_output_fault,
+    open_outputs,
+)
 from kindling.system.resources import cpu_count
 from kindling.system.signals import HANDLED, heeded
 
 INPUT_ERROR = "InputError: "  # prefix of the message in torch's error file
 LOST = 2  # see `_precedence`
+MEMORY = "A system kills processes when its memory is full"
 PASSED_ON = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 POLL_SECONDS = 0.1  # between two looks at the processes
 
@@ -125,12 +132,16 @@ def launch(
     try:
         with tempfile.TemporaryDirectory(prefix="kindling-") as folder:
             for attempt in range(max_restarts + 1):
-                processes = start_processes(
-                    "rank", _rank,
-                    dict.fromkeys(range(ranks), (function, arguments, folder, held)),
-                    {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
-                    DefaultLogsSpecs(folder), start_method="forkserver",
-                )  # fmt: skip
+                try:
+                    processes = start_processes(
+                        "rank", _rank,
+                        dict.fromkeys(range(ranks), (function, arguments, folder, held)),
+                        {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
+                        DefaultLogsSpecs(folder), start_method="forkserver",
+                    )  # fmt: skip
+                except NOT_STARTED:
+                    fault = f"the process that starts the ranks was ended. {MEMORY}"
+                    raise RankKilledError(fault) from None
                 # It would wait for ever for a rank that was killed after its work.
                 finished: Any = processes._worker_finished_event  # type: ignore[attr-defined]
                 finished.set = threading.Thread(target=finished.set, daemon=True).start
@@ -185,8 +196,7 @@ def _first_fault(failure: ProcessFailure, max_restarts: int) -> InputError | Ran
         elif ranked:
             cause = f"rank {failure.local_rank} lost its connection to a rank that was ended"
         return RankKilledError(
-            f"{cause}, and trainer.max_restarts={max_restarts} allows no more starts. A system "
-            "kills processes when its memory is full"
+            f"{cause}, and trainer.max_restarts={max_restarts} allows no more starts. {MEMORY}"
         )
     rank, report = ranked[0]
     if report["message"].startswith(INPUT_ERROR):

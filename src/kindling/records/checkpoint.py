@@ -222,6 +222,9 @@ class CheckpointPair:
             try:
                 os.link(self.last, temporary)
                 temporary.replace(self.previous)
+                # A rename between two names of one file does nothing: a killed process may have
+                # written previous.ckpt, and not last.ckpt.
+                temporary.unlink(missing_ok=True)
             except OSError:  # a file system without hard links: last.ckpt is absent for a moment
                 self.last.replace(self.previous)
             # Synced with the new one: in any order of the two renames, a whole file has a name.

@@ -65,6 +65,10 @@ def status_line(text: str) -> Iterator[None]:
         write_codes(terminal, f"\r{' ' * len(text)}\r")
 
 
+# What a process raises whose fork server was killed while another process was to start.
+NOT_STARTED = (EOFError, ConnectionError)
+
+
 def import_for_ranks(*more: str, module: str = "kindling.training.preload") -> None:
     """Starts the process that ranks are forked from: it imports once for all of them, as in
     `importing`, in four fifths of the time. `more`: other modules that they will need.

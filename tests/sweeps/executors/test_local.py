@@ -24,6 +24,7 @@ from kindling.training import grouping
 from kindling.training.grouping import group_trials
 from kindling.training.memory import bytes_per_trial
 from tests.helpers.commands import SMALL, run_command
+from tests.helpers.kills import kill_fork_server
 from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
 
@@ -151,6 +152,16 @@ def test_a_process_that_is_always_killed_fails_its_group(
     result = Run(tmp_path / "0").result
     assert result["status"] == "failed"
     assert "the process was killed 3 times in epoch 1" in result["error"]
+
+
+def test_a_process_whose_fork_server_is_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_fork_server(monkeypatch)
+    (tmp_path / "0").mkdir()
+    executor = Local([Slot(frozenset(os.sched_getaffinity(0)))])
+    train_trials([compose(*SMALL)], [tmp_path / "0"], Sweep(tmp_path), None, executor=executor)
+    assert Run(tmp_path / "0").result["status"] == "finished"
 
 
 def _configs(*widths: int, seeds: int) -> list[Config]:
