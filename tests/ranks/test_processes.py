@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from kindling.ranks import processes as ranks
 from kindling.ranks.processes import RankError, RankKilledError
 from kindling.records.folder import Run
 from kindling.sweeps.command_line import check_command_line
-from kindling.system.errors import InputError, exit_on_error
+from kindling.system.errors import InputError, Interrupted, exit_on_error
 from kindling.system.files import lock_or_fail
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.fit import Job, fit, fit_rank, fit_stack
@@ -502,6 +503,20 @@ def test_ranks_whose_fork_server_is_killed_are_told(monkeypatch: pytest.MonkeyPa
     kill_fork_server(monkeypatch)
     with pytest.raises(RankKilledError, match="the process that starts the ranks was ended"):
         ranks.launch(time.sleep, (0,), 2)
+
+
+@pytest.mark.slow
+def test_a_signal_after_the_ranks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = TemporaryDirectory.cleanup
+
+    def signalled(self: "TemporaryDirectory[str]") -> None:
+        usual(self)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(TemporaryDirectory, "cleanup", signalled)
+    with pytest.raises(Interrupted) as stopped:
+        ranks.launch(time.sleep, (0,), 2)
+    assert stopped.value.number == signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
+    PContext,
     SignalException,
     start_processes,
 )
@@ -132,24 +133,13 @@ def launch(
     try:
         with tempfile.TemporaryDirectory(prefix="kindling-") as folder:
             for attempt in range(max_restarts + 1):
-                try:
-                    processes = start_processes(
-                        "rank", _rank,
-                        dict.fromkeys(range(ranks), (function, arguments, folder, held)),
-                        {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
-                        DefaultLogsSpecs(folder), start_method="forkserver",
-                    )  # fmt: skip
-                except NOT_STARTED:
-                    fault = f"the process that starts the ranks was ended. {MEMORY}"
-                    raise RankKilledError(fault) from None
-                # It would wait for ever for a rank that was killed after its work.
-                finished: Any = processes._worker_finished_event  # type: ignore[attr-defined]
-                finished.set = threading.Thread(target=finished.set, daemon=True).start
+                given = function, arguments, folder, held
+                processes = _started(given, ranks, attempt)
                 try:
                     ended = processes.wait(period=POLL_SECONDS)
                 except SignalException as received:
                     processes.close(received.sigval)
-                    raise Interrupted(int(received.sigval)) from None
+                    raise
                 assert ended is not None
                 if not ended.is_failed():
                     break
@@ -158,6 +148,8 @@ def launch(
                 if failure.exitcode - 128 in HANDLED:
                     raise Interrupted(failure.exitcode - 128)
                 raise _first_fault(failure, max_restarts)
+    except SignalException as received:  # before the ranks or after them, too
+        raise Interrupted(int(received.sigval)) from None
     finally:
         for number, handler in handlers.items():  # torch does not restore the handlers
             signal.signal(number, handler)
@@ -167,6 +159,23 @@ def launch(
         note_output_fault(output_fault)
         if message is not None:
             raise InputError(message)
+
+
+def _started(given: tuple[Any, ...], ranks: int, attempt: int) -> PContext:
+    """The ranks, which call `_rank` with what is given. Raises RankKilledError."""
+    try:
+        processes = start_processes(
+            "rank", _rank, dict.fromkeys(range(ranks), given),
+            {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
+            DefaultLogsSpecs(given[2]), start_method="forkserver",
+        )  # fmt: skip
+    except NOT_STARTED:
+        fault = f"the process that starts the ranks was ended. {MEMORY}"
+        raise RankKilledError(fault) from None
+    # It would wait for ever for a rank that was killed after its work.
+    finished: Any = processes._worker_finished_event  # type: ignore[attr-defined]
+    finished.set = threading.Thread(target=finished.set, daemon=True).start
+    return processes
 
 
 def _environment(rank: int, ranks: int, attempt: int) -> dict[str, str]:
