@@ -235,6 +235,7 @@ RARE = (
     "discarded = discarded.rename(folder)", "self.last.replace(self.previous)",
     "new = new.rename(discarded_name(new))",
 )  # fmt: skip
+PERHAPS = re.compile(r"sync\(|\.rename\(|\.replace\([\w.]+\)")
 WRITE_IN_PLACE = """
 def in_place(old, new):
     import pathlib, shutil
@@ -261,7 +262,8 @@ def sites() -> list[Site]:
     found = []
     files = (ROOT / SOURCE).rglob("*.py")
     for file in sorted(each for each in files if each.name not in OTHERS):
-        for node in ast.walk(ast.parse(file.read_text())):
+        source = file.read_text()
+        for node in ast.walk(ast.parse(source)) if PERHAPS.search(source) else ():
             if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
                 call, text = node.value, ast.unparse(node)
                 name = ast.unparse(call.func).rpartition(".")[2]
