@@ -418,6 +418,7 @@ def test_a_warm_process_on_a_disk_that_fails(warm: Warm, warm_root: Path) -> Non
             start_and_stop(warm(warm_root, *KEPT_WARM))
     print(json.dumps({"operation": "a warm process", "tried": tried}))
     assert tried["an error once"] > 5
+    assert all(tried[kind] for kind in FAILURES if kind != "an error at reading")
 
 
 # --- bits that flip -------------------------------------------------------------------------------

@@ -293,8 +293,11 @@ def test_trials_that_diverged_and_what_they_share() -> None:
 
 def test_what_was_interrupted_goes_on() -> None:
     (run,) = sentences(
-        Part(None, "", [trial(0, 0.9, {}, status="interrupted", signal="SIGINT", epochs=3)], [])
-    )
+        Part(
+            None, "",
+            [trial(0, 0.9, {}, status="interrupted", epochs=3, losses=[3.0, 2.0, 1.0, 0.5])], [],
+        )
+    )  # fmt: skip
     assert run.text == "The run was interrupted after 3 epochs. To go on with it"
     assert run.command == f"{as_command('train')} resume=sweeps/mine/0"
     part = sweep({("0.1",): [0.9], ("0.2",): [0.8]}, "optimizer.lr")

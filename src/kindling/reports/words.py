@@ -335,7 +335,7 @@ def _lost(part: Part) -> Iterator[Sentence]:
     if stopped:
         count, verb = len(stopped), "was" if len(stopped) == 1 else "were"
         told = f"{counted(count, 'trial')} {verb} interrupted"
-        yield Sentence(told, resume_command(stopped[0].run.resume_folder))
+        yield Sentence(told, printable(resume_command(stopped[0].run.resume_folder)))
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def _of_run(run: Reported) -> Iterator[Sentence]:
         after = "" if run.epochs is None else f" after {counted(run.epochs, 'epoch')}"
         yield Sentence(
             f"The run was interrupted{after}. To go on with it",
-            resume_command(run.run.resume_folder),
+            printable(resume_command(run.run.resume_folder)),
         )
     score = f"test/{run.score}"
     tested = run.metric(score)
@@ -359,7 +359,8 @@ def _of_run(run: Reported) -> Iterator[Sentence]:
             f"training set too, so {in_words(score)} on the test set promises too much"
         )
     yield from _overfitted(run)
-    yield from _budget(run)
+    if run.status != "interrupted":  # its last epoch was not to be the last
+        yield from _budget(run)
 
 
 def _guessing(run: Reported, metric: str, value: float, part: str) -> Iterator[Sentence]:
