@@ -3,8 +3,8 @@
 import itertools
 import os
 import signal
-from collections.abc import Callable
-from multiprocessing import forkserver
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, util
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,30 @@ def undisturbed(config: Config, tmp_path: Path) -> dict[str, str]:
     return fingerprint(fit(config, tmp_path / "undisturbed"))
 
 
+# A server that has closed its connections, as a killed one does a while before its end.
+DYING_SERVER = """
+import os, socket, time
+with socket.socket(fileno={}) as listener:
+    listener.accept()
+os.close({})
+time.sleep(0.5)
+"""
+
+
 def kill_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills the fork server before it has started the next process."""
-    usual = forkserver.connect_to_new_process
+    """The next fork server is killed before it has started a process. Its end takes a while."""
+    usual = util.spawnv_passfds
 
-    def connect(*descriptors: Any) -> Any:
-        monkeypatch.setattr(forkserver, "connect_to_new_process", usual)
-        forkserver.ensure_running()
-        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        os.kill(server, signal.SIGSTOP)
-        connected = usual(*descriptors)
+    dying: list[int] = []
+
+    def spawn(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        if dying or "forkserver" not in args[-1]:  # the resource tracker begins so, too
+            return usual(path, args, passfds)
+        dying.append(usual(path, [*args[:-1], DYING_SERVER.format(*passfds)], passfds))
+        return dying[0]
+
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if server is not None:
         os.kill(server, signal.SIGKILL)
-        return connected
-
-    monkeypatch.setattr(forkserver, "connect_to_new_process", connect)
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(util, "spawnv_passfds", spawn)

@@ -56,7 +56,8 @@ from torch.utils._pytree import tree_map_only
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.launch import launch_info
 from kindling.system.process import (
-    NOT_STARTED,
+    ForkServerError,
+    from_fork_server,
     import_for_ranks,
     log_to,
     note_output_fault,
@@ -164,12 +165,13 @@ def launch(
 def _started(given: tuple[Any, ...], ranks: int, attempt: int) -> PContext:
     """The ranks, which call `_rank` with what is given. Raises RankKilledError."""
     try:
-        processes = start_processes(
-            "rank", _rank, dict.fromkeys(range(ranks), given),
-            {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
-            DefaultLogsSpecs(given[2]), start_method="forkserver",
-        )  # fmt: skip
-    except NOT_STARTED:
+        with from_fork_server():
+            processes = start_processes(
+                "rank", _rank, dict.fromkeys(range(ranks), given),
+                {rank: _environment(rank, ranks, attempt) for rank in range(ranks)},
+                DefaultLogsSpecs(given[2]), start_method="forkserver",
+            )  # fmt: skip
+    except ForkServerError:
         fault = f"the process that starts the ranks was ended. {MEMORY}"
         raise RankKilledError(fault) from None
     # It would wait for ever for a rank that was killed after its work.

@@ -65,8 +65,24 @@ def status_line(text: str) -> Iterator[None]:
         write_codes(terminal, f"\r{' ' * len(text)}\r")
 
 
-# What a process raises whose fork server was killed while another process was to start.
-NOT_STARTED = (EOFError, ConnectionError)
+class ForkServerError(Exception):
+    """The fork server ended before it had started a process. The next one gets a new server."""
+
+
+@contextmanager
+def from_fork_server() -> Iterator[None]:
+    """A process is started within. Raises ForkServerError, when the fork server has ended: it
+    closes its connections a while before, and no new one begins meanwhile."""
+    from multiprocessing import forkserver
+
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        process = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        if process is not None:
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        raise ForkServerError from None
 
 
 def import_for_ranks(*more: str, module: str = "kindling.training.preload") -> None:

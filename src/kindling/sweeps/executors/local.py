@@ -23,7 +23,13 @@ from kindling.sweeps.tasks import GroupTask, told_how_to_go_on, train_group
 from kindling.sweeps.watching import Watch
 from kindling.system import machine
 from kindling.system.errors import Interrupted
-from kindling.system.process import NOT_STARTED, STDERR, STDOUT, import_for_stacks
+from kindling.system.process import (
+    STDERR,
+    STDOUT,
+    ForkServerError,
+    from_fork_server,
+    import_for_stacks,
+)
 from kindling.system.resources import cpu_count
 from kindling.system.signals import handled
 from kindling.training.grouping import TrainingDevice, here
@@ -127,7 +133,7 @@ class _Worker:
             context = multiprocessing.get_context("forkserver")
             self.pipe, other = context.Pipe()
             self.process = context.Process(target=_serve, args=(other, self.slot, self.lines))
-            with suppress(*NOT_STARTED):  # `ended` finds out
+            with suppress(ForkServerError), from_fork_server():  # `ended` finds out
                 self.process.start()
             other.close()
         self.trains = True
