@@ -23,7 +23,7 @@ from tests.helpers.faults import faults
             "=[-4,3.5]: must be greater than 0 and a whole number, for e",
         ),
         ("experiment=raschka", "must be one of cnn, cnn_cifar10, digits_or_none, few_samples,"),
-        ("model=mpl", "must be one of cnn, logistic_regression, mlp, own; did you mean mlp?"),
+        ("model=mpl", "one of cnn, ladder, logistic_regression, mlp, own; did you mean mlp?"),
         ("optimizer.lr=0", "optimizer.lr=0: must be greater than 0, for example optimizer.lr=0.5"),
         ("optimizer.lr=-1", "must be greater than 0"),
         ("optimizer.lr=nan", "must be a finite number"),

@@ -139,8 +139,8 @@ def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path
     for old, new in (
         ("\nclass Sgd(OptimizerSection):\n", SECTION),
         (
-            "\nModel = LogisticRegression | Mlp | Cnn | Own\n",
-            "\nModel = LogisticRegression | Mlp | Cnn | Own | Scaled\n",
+            "\nModel = LogisticRegression | Mlp | Cnn | Ladder | Own\n",
+            "\nModel = LogisticRegression | Mlp | Cnn | Ladder | Own | Scaled\n",
         ),
     ):
         assert text.count(old) == 1

@@ -18,7 +18,7 @@ from tests.helpers.runs import ended
     ("typed", "found"),
     [
         ("optimizer.l", ["optimizer.lr="]),
-        ("model=", ["model=cnn", "model=logistic_regression", "model=mlp"]),
+        ("model=", ["model=cnn", "model=ladder", "model=logistic_regression", "model=mlp"]),
         ("data=cif", ["data=cifar10", "data=cifar100"]),
         ("model.norm=", ["model.norm=batch", "model.norm=layer", "model.norm=null"]),
         ("trainer.compile=t", ["trainer.compile=true"]),

@@ -16,7 +16,7 @@ from kindling.config.measures import (
 )
 from kindling.config.registry import LIGHTNING, is_lightning
 from kindling.config.schema import AUGMENTATIONS, DATA_SECTIONS, MODEL_SECTIONS
-from kindling.config.section import MOST, Section
+from kindling.config.section import MOST, ModelSection, Section
 from kindling.config.written import Values, shortened, written
 from kindling.system.resources import cpu_count
 
@@ -79,6 +79,12 @@ def _task(v: Values, task: str) -> Iterator[str]:
             "or choose other data, such as data=csv with a table of your own, or in Python "
             "data=arrays"
         )
+    learnt = getattr(MODEL_SECTIONS.get(str(v["model.name"])), "tasks", None)
+    if learnt is not None and task not in learnt:
+        yield (
+            f"model={v['model.name']}: learns {' and '.join(learnt)}, not task={task}; type "
+            "model=mlp"
+        )
     own = task == CLASSIFICATION and v["task.loss"] == "cross_entropy"
     for key, absent in (("label_smoothing", 0), ("class_weights", None)):
         value = v[f"trainer.{key}"]
@@ -116,36 +122,48 @@ def _model_and_optimizer(v: Values) -> Iterator[str]:
                 f"scheduler.milestones={written(milestones)}: epochs must increase, "
                 f"for example scheduler.milestones={written(increasing)}"
             )
-    for section in MODEL_SECTIONS.values():
-        sizes = v[f"model.{section.sizes_key}"]
-        for key in section.keys_per_layer:
-            given = v[f"model.{key}"]
-            if isinstance(given, list) and isinstance(sizes, list) and len(given) != len(sizes):
-                yield (
-                    f"model.{key}={written(given)}: must be one number, or one for each of the "
-                    f"{len(sizes)} hidden layers"
-                )
-        if _whole_numbers(sizes):
-            pairs = pairwise(sizes)
-            weights = max(
-                (section.weights_between(*pair, v.__getitem__) for pair in pairs), default=0
-            )
-            if weights > MOST_WEIGHTS:
-                yield (
-                    f"model.{section.sizes_key}={shortened(sizes)}: a {section.layer} of "
-                    f"{weights:,} weights, at most {MOST_WEIGHTS:,}"
-                )
-    if v["model.norm"] == "batch":
-        if max(v.number("trainer.devices"), v.number("trainer.num_nodes")) > 1:
+    if section := MODEL_SECTIONS.get(str(v["model.name"])):
+        yield from _layers(v, section)
+        yield from _batch_norm(v, section)
+
+
+def _layers(v: Values, section: type[ModelSection]) -> Iterator[str]:
+    sizes = v[f"model.{section.sizes_key}"]
+    for key in section.keys_per_layer:
+        given = v[f"model.{key}"]
+        if isinstance(given, list) and isinstance(sizes, list) and len(given) != len(sizes):
             yield (
-                "model.norm=batch: each device would use the statistics of its own part of a "
-                "batch; type model.norm=layer"
+                f"model.{key}={written(given)}: must be one number, or one for each of the "
+                f"{len(sizes)} hidden layers"
             )
-        if v["data.batch_size"] == 1:
+    if _whole_numbers(sizes):
+        pairs = pairwise(sizes)
+        weights = max((section.weights_between(*pair, v.__getitem__) for pair in pairs), default=0)
+        if weights > MOST_WEIGHTS:
             yield (
-                "model.norm=batch: one sample has no variance, and data.batch_size=1; "
-                "type data.batch_size=2 or more, or model.norm=layer"
+                f"model.{section.sizes_key}={shortened(sizes)}: a {section.layer} of "
+                f"{weights:,} weights, at most {MOST_WEIGHTS:,}"
             )
+
+
+def _batch_norm(v: Values, section: type[ModelSection]) -> Iterator[str]:
+    if section.always_batch_norm:
+        typed, instead = f"model={v['model.name']}", ""
+    elif v["model.norm"] == "batch":
+        typed, instead = "model.norm=batch", ", or model.norm=layer"
+    else:
+        return
+    for key in ("trainer.devices", "trainer.num_nodes"):
+        if v.number(key) > 1:
+            yield (
+                f"{typed}: each device would use the statistics of its own part of a batch; type "
+                f"{key}=1{instead}"
+            )
+    if v["data.batch_size"] == 1:
+        yield (
+            f"{typed}: one sample has no variance, and data.batch_size=1; type "
+            f"data.batch_size=2 or more{instead}"
+        )
 
 
 def _data(v: Values) -> Iterator[str]:

@@ -345,6 +345,16 @@ class Cnn(ModelSection):
         return before * after * size**2 if type(size) is int else 0
 
 
+class Ladder(ModelSection):
+    words, sizes_key, always_batch_norm = "ladder network", "hidden_sizes", True
+    tasks = (CLASSIFICATION,)
+    name: Literal["ladder"]
+    hidden_sizes: Sizes
+    noise: NonNegativeFloat  # standard deviation
+    # Weights of the errors of the inputs and of each layer; the last one is that of all further.
+    denoising: Annotated[list[NonNegativeFloat], Field(min_length=1, max_length=MOST_LAYERS + 2)]
+
+
 class Own(InMemory, ModelSection):
     """The module of models/own.py."""
 
@@ -504,7 +514,7 @@ class Augmentation(Section):
 
 AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic", "own")
 Data = Mnist | Torchvision | Digits | Diabetes | Toy | Synthetic | ImageFolder | Npz | Arrays | Csv
-Model = LogisticRegression | Mlp | Cnn | Own
+Model = LogisticRegression | Mlp | Cnn | Ladder | Own
 Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
 if not TYPE_CHECKING:

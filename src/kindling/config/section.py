@@ -130,12 +130,21 @@ class ModelSection(Section):
     widths_differ_in_stacks: ClassVar[bool] = False
     keys_per_layer: ClassVar[tuple[str, ...]] = ()
     layer: ClassVar[str] = "layer"
+    tasks: ClassVar[Sequence[str] | None] = None  # that such models learn; None: all
+    always_batch_norm: ClassVar[bool] = False  # whatever the keys say
 
     @property
     def sizes(self) -> list[int]:
         """The sizes of the hidden layers; none for a family that has no such list."""
         found = getattr(self, self.sizes_key) if self.sizes_key else []
         return found if isinstance(found, list) else []
+
+    @property
+    def batch_norm(self) -> str | None:
+        """What was typed for a batch norm, or None."""
+        if self.always_batch_norm:
+            return f"model={self.name}"  # type: ignore[attr-defined]
+        return "model.norm=batch" if getattr(self, "norm", None) == "batch" else None
 
     @property
     def in_stacks(self) -> dict[str, Any]:

@@ -108,12 +108,12 @@ class Splits:
                 f"data.batch_size={max(1, self.training_samples // world_size)} or less"
             )
 
-    def require_variance(self, norm: str | None) -> None:
-        """Raises InputError for a batch norm whose last batch has one sample."""
-        if norm == "batch" and self.smallest_batch == 1:
+    def require_variance(self, batch_norm: str | None) -> None:
+        """Raises InputError for a batch norm, as it was typed, whose last batch has one sample."""
+        if batch_norm and self.smallest_batch == 1:
             size = self.config.batch
             raise InputError(
-                f"model.norm=batch: of {self.training_samples} training samples the last batch of "
+                f"{batch_norm}: of {self.training_samples} training samples the last batch of "
                 f"data.batch_size={size} has only one sample, so it has no variance; type "
                 f"data.drop_last=true, or data.batch_size={size + 1}"
             )

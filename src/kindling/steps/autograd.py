@@ -21,7 +21,9 @@ from kindling.tasks.task import factors_of
 log = logging.getLogger(__name__)
 
 
-Forward = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+# Logits, the loss of the task, and the model's own addition to this loss.
+Trained = tuple[Tensor, Tensor, Tensor | None]
+Forward = Callable[[Tensor, Tensor, Tensor | None], Trained]
 
 
 def _compiled(forward: Forward) -> Forward:
@@ -32,7 +34,7 @@ def _compiled(forward: Forward) -> Forward:
     log.info("the step is compiled, which takes some tens of seconds")
     compiled = torch.compile(forward, dynamic=False)
 
-    def run(features: Tensor, labels: Tensor, factors: Tensor | None) -> tuple[Tensor, Tensor]:
+    def run(features: Tensor, labels: Tensor, factors: Tensor | None) -> Trained:
         try:
             return compiled(features, labels, factors)
         except BackendCompilerFailed as error:
@@ -42,6 +44,14 @@ def _compiled(forward: Forward) -> Forward:
             ) from None
 
     return run
+
+
+def auxiliary_loss(model: nn.Module) -> Tensor | None:
+    """What the last forward pass of a model adds to the loss of its task, and forgets then."""
+    found: Any = getattr(model, "auxiliary_loss", None)
+    if found is not None:
+        setattr(model, "auxiliary_loss", None)  # noqa: B010  # torch's stub has no None
+    return found  # type: ignore[no-any-return]
 
 
 class AutogradLearner(Learner):
@@ -79,9 +89,11 @@ class AutogradLearner(Learner):
             if self.step_plan.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
-            output, loss = self.forward(features, labels, factor)
+            output, loss, auxiliary = self.forward(features, labels, factor)
             losses.append(loss.detach())
             logits.append(output.detach())
+            if auxiliary is not None:
+                loss = loss + auxiliary
             share = self.step_plan.accumulate * self.step_plan.ranks
             loss = loss / share if share > 1 else loss
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -94,11 +106,10 @@ class AutogradLearner(Learner):
         scores = scores.sum(-1, keepdim=True)
         return BatchResults(torch.stack(losses).unsqueeze(1), scores)
 
-    def _forward(
-        self, features: Tensor, labels: Tensor, factors: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _forward(self, features: Tensor, labels: Tensor, factors: Tensor | None) -> Trained:
         output, smoothing = self.model(features), self.step_plan.smoothing
-        return output, self.task.loss(output, labels, self.class_weights, smoothing, factors)
+        loss = self.task.loss(output, labels, self.class_weights, smoothing, factors)
+        return output, loss, auxiliary_loss(self.model)
 
     def _step(self, step: int) -> None:
         set_rates(self.optimizer, [self.schedules[0](step)])
