@@ -112,6 +112,21 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "setting",
+    [
+        "trainer.precision=64",
+        "trainer.precision=bf16-mixed",
+        "trainer.ema_decay=0.9",
+        "model.noise=0",
+        "model.denoising=[0]",
+    ],
+)
+def test_it_learns_with_any_setting(setting: str, tmp_path: Path) -> None:
+    run = fit(compose(*LADDER, setting, "trainer.max_epochs=8"), tmp_path / "run")
+    assert (run.result["best"]["val/acc"] or 0) > 0.8
+
+
+@pytest.mark.parametrize(
     ("overrides", "fault"),
     [
         (["task=regression", "data=diabetes"], "model=ladder: learns classification, not task="),

@@ -106,7 +106,7 @@ class Combinator(nn.Module):
         a = self.factors
         mean = a[0] * (a[1] * signal + a[2]).sigmoid() + a[3] * signal + a[4]
         share = a[5] * (a[6] * signal + a[7]).sigmoid() + a[8] * signal + a[9]
-        return torch.lerp(mean, noisy, share)
+        return mean + share * (noisy - mean)  # torch.lerp refuses two precisions
 
 
 def _linear(before: int, after: int) -> nn.Linear:
