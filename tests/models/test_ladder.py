@@ -148,8 +148,6 @@ def test_what_it_cannot_is_refused(overrides: list[str], fault: str) -> None:
 class Decayed(nn.Module):
     """Adds half of the squares of its weights to the loss."""
 
-    auxiliary_loss: Tensor | None = None
-
     def __init__(self, strength: float) -> None:
         super().__init__()
         self.linear, self.strength = nn.Linear(4, 2), strength
@@ -157,7 +155,7 @@ class Decayed(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         if self.training and self.strength:
             squares = [(each**2).sum() for each in self.parameters()]
-            self.auxiliary_loss = self.strength * torch.stack(squares).sum() / 2
+            self.auxiliary_loss: Tensor | None = self.strength * torch.stack(squares).sum() / 2
         logits: Tensor = self.linear(features)
         return logits
 
@@ -208,3 +206,13 @@ def test_the_example_of_the_documents(tmp_path: Path) -> None:
     hidden = model.first(torch.ones(3, 4)).relu()
     model(torch.ones(3, 4))
     torch.testing.assert_close(model.auxiliary_loss, 0.01 * hidden.mean())
+
+
+class WithMethod(Decayed):
+    def auxiliary_loss(self) -> float:  # type: ignore[override]
+        return 1.0
+
+
+def test_a_method_of_that_name_is_the_models_own(tmp_path: Path) -> None:
+    run = fit(recipe(), tmp_path / "run", model=WithMethod(0), data=(X, Y))
+    assert run.result["status"] == "finished"

@@ -79,7 +79,7 @@ def _task(v: Values, task: str) -> Iterator[str]:
             "or choose other data, such as data=csv with a table of your own, or in Python "
             "data=arrays"
         )
-    learnt = getattr(MODEL_SECTIONS.get(str(v["model.name"])), "tasks", None)
+    learnt = getattr(MODEL_SECTIONS.get(str(v["model.name"])), "learns", None)
     if learnt is not None and task not in learnt:
         yield (
             f"model={v['model.name']}: learns {' and '.join(learnt)}, not task={task}; type "

@@ -347,7 +347,7 @@ class Cnn(ModelSection):
 
 class Ladder(ModelSection):
     words, sizes_key, always_batch_norm = "ladder network", "hidden_sizes", True
-    tasks = (CLASSIFICATION,)
+    learns = (CLASSIFICATION,)
     name: Literal["ladder"]
     hidden_sizes: Sizes
     noise: NonNegativeFloat  # standard deviation

@@ -130,7 +130,7 @@ class ModelSection(Section):
     widths_differ_in_stacks: ClassVar[bool] = False
     keys_per_layer: ClassVar[tuple[str, ...]] = ()
     layer: ClassVar[str] = "layer"
-    tasks: ClassVar[Sequence[str] | None] = None  # that such models learn; None: all
+    learns: ClassVar[Sequence[str] | None] = None  # tasks; None: all
     always_batch_norm: ClassVar[bool] = False  # whatever the keys say
 
     @property
@@ -140,7 +140,7 @@ class ModelSection(Section):
         return found if isinstance(found, list) else []
 
     @property
-    def batch_norm(self) -> str | None:
+    def typed_batch_norm(self) -> str | None:
         """What was typed for a batch norm, or None."""
         if self.always_batch_norm:
             return f"model={self.name}"  # type: ignore[attr-defined]

@@ -48,10 +48,11 @@ def _compiled(forward: Forward) -> Forward:
 
 def auxiliary_loss(model: nn.Module) -> Tensor | None:
     """What the last forward pass of a model adds to the loss of its task, and forgets then."""
-    found: Any = getattr(model, "auxiliary_loss", None)
-    if found is not None:
-        setattr(model, "auxiliary_loss", None)  # noqa: B010  # torch's stub has no None
-    return found  # type: ignore[no-any-return]
+    found: object = getattr(model, "auxiliary_loss", None)
+    if not isinstance(found, Tensor):  # a model may have a method of that name
+        return None
+    model.auxiliary_loss = None  # type: ignore[assignment]  # torch's stub has no None
+    return found
 
 
 class AutogradLearner(Learner):

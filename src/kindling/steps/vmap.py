@@ -121,12 +121,12 @@ def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> 
             torch.set_default_dtype(torch.float64)  # of what a forward pass makes too
             warnings.filterwarnings("error", "There is a performance drop")  # one model at a time
             models = [build().double().train() for _ in range(2)]
-            if hasattr(models[0], "auxiliary_loss"):
-                return "adds a loss of its own, and torch.func.vmap sees only the outputs"
             segment = Vmapped([0, 1], copy.deepcopy(models), [0])
             for module in (*models, segment.modules[True]):
                 _without_dropout(module)
             _require_equal(segment, models, torch.rand(2, *shape))
+            if isinstance(getattr(models[0], "auxiliary_loss", None), Tensor):
+                return "adds a loss of its own, and torch.func.vmap sees only the outputs"
         except AssertionError:
             return (
                 "computes something else by torch.func.vmap, or draws random numbers without a "

@@ -36,10 +36,11 @@ SHOWN = 5  # names in a line
 
 def check_devices(config: Config, devices: machine.Devices) -> None:
     """Raises InputError for batch norm on several devices. Warns of a slow precision."""
-    if devices.world_size > 1 and config.model.batch_norm:
+    typed = config.model.typed_batch_norm
+    if devices.world_size > 1 and typed:
         raise InputError(
-            f"{config.model.batch_norm}: each of {devices.world_size} devices would normalise by "
-            "the statistics of its own part of a batch; type trainer.devices=1"
+            f"{typed}: each of {devices.world_size} devices would normalise by the statistics of "
+            "its own part of a batch; type trainer.devices=1"
         )
     slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
     if slow and ranks.is_rank_zero():
@@ -59,7 +60,7 @@ def open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule
         limits=config.trainer,
     )
     data.setup()  # before Lightning does it: the models need the shape of the samples
-    data.require_variance(config.model.batch_norm)
+    data.require_variance(config.model.typed_batch_norm)
     source = data.source
     if ranks.is_rank_zero():
         source.tell()

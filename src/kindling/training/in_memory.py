@@ -81,7 +81,7 @@ def train_in_memory(config: Config, told_as: Path) -> MemoryRun | None:
         machine.use_own_share()
         data = Splits(config.data, task=config.task, steps_per_call=config.trainer.steps_per_call)
         data.setup()
-        data.require_variance(config.model.batch_norm)
+        data.require_variance(config.model.typed_batch_norm)
         source = data.source
         outputs = config.task.outputs(source.classes)
         require_room(config, data)
