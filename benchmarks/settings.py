@@ -33,6 +33,7 @@ class Settings(Section):
     full: bool = False  # suite=sweep: also stacks of 256 trials
     commands: bool = True  # suite=sweep: also whole commands, which take minutes each
     accelerators: list[Literal["cpu", "cuda", "mps"]] | None = None  # to compare; null: all
+    every: PositiveInt = 1  # suite=real_tables: 5 leaves out four of five tables
     parts: list[str] | None = None  # of suite=gpu_check; null: all
     out: str = "gpu_check"  # the folder for the results of suite=gpu_check
     rehearse: bool = False  # suite=gpu_check: on the CPU, where no figure means anything

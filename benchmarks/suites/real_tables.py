@@ -80,7 +80,7 @@ class Table(NamedTuple):
 def run(settings: Settings) -> tuple[str, str]:
     found: dict[str, dict[str, dict[str, float]]] = {task: {} for task in SCORES}
     faults: dict[str, str] = {}
-    everything = [*tables(archive())]
+    everything = [*tables(archive())][:: settings.every]
     for table in tqdm(everything, unit="table", leave=False, disable=None):
         try:
             found[table.task][table.name] = scores(table, settings.rounds)

@@ -549,6 +549,11 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "real_tables.png").stat().st_size > 5000
     assert scores["five trees"] > 0.7
     assert "absent" not in shown
+    shown, line = run_suite(read_settings(["suite=real_tables", "rounds=1", "every=2"]))
+    fewer = json.loads(line)
+    assert "1 of 2 tables train as they are" in shown
+    assert fewer["scores"]["classification"].keys() == result["scores"]["classification"].keys()
+    assert not fewer["scores"]["regression"]
 
 
 def test_places_among_contenders() -> None:
