@@ -27,8 +27,8 @@ class Ladder(nn.Module):
     noisy values of each layer what they are without noise. `auxiliary_loss` is the weighted mean
     square of its errors. In evaluation there is neither noise nor decoder.
 
-    Unlike there, the values without noise are constants: no gradient flows through them, which
-    saves a third of a step.
+    Unlike there, the values without noise are constants: no gradient flows through them, and the
+    encoder has one backward pass in place of two.
     """
 
     auxiliary_loss: Tensor | None = None
