@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from kindling import sweep
 from kindling.config.compose import compose
+from kindling.data.sources.digits import digits
+from kindling.data.sources.source import split_off_validation
 from kindling.models.ladder import Ladder
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
@@ -145,6 +147,12 @@ def test_what_it_cannot_is_refused(overrides: list[str], fault: str) -> None:
     assert str(caught.value).count(fault.strip()) == 1
 
 
+def test_a_last_batch_of_one_sample_is_refused(tmp_path: Path) -> None:
+    size = len(split_off_validation(digits().train, 0.2, 0)[0]) - 1
+    with pytest.raises(InputError, match=r"^model=ladder: of .* the last batch .* has only one"):
+        fit(compose(*LADDER, f"data.batch_size={size}"), tmp_path / "run")
+
+
 class Decayed(nn.Module):
     """Adds half of the squares of its weights to the loss."""
 
@@ -206,6 +214,34 @@ def test_the_example_of_the_documents(tmp_path: Path) -> None:
     hidden = model.first(torch.ones(3, 4)).relu()
     model(torch.ones(3, 4))
     torch.testing.assert_close(model.auxiliary_loss, 0.01 * hidden.mean())
+
+
+class Sometimes(Decayed):
+    """Adds to the loss of every second batch."""
+
+    added = False
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.strength = float(self.training and not self.added)
+        self.added = bool(self.strength)
+        return super().forward(features)
+
+
+def test_an_auxiliary_loss_is_of_one_batch(tmp_path: Path) -> None:
+    run = fit(recipe(), tmp_path / "run", model=Sometimes(0), data=(X, Y))
+    assert run.result["status"] == "finished"
+
+
+class OfSamples(Decayed):
+    def forward(self, features: Tensor) -> Tensor:
+        logits = super().forward(features)
+        self.auxiliary_loss = logits.square().mean(1) if self.training else None
+        return logits
+
+
+def test_an_auxiliary_loss_of_many_numbers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"OfSamples.auxiliary_loss: has the shape \(16,\), must"):
+        fit(recipe("data.batch_size=16"), tmp_path / "run", model=OfSamples(0), data=(X, Y))
 
 
 class WithMethod(Decayed):

@@ -1,14 +1,17 @@
 """Outputs that cannot be written, and imports."""
 
+import multiprocessing
 import os
 import pty
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 from kindling.records.folder import Run
+from kindling.system.process import ForkServerError, from_fork_server
 from tests.helpers.commands import COMMANDS, ROOT, SMALL, Command
 
 
@@ -258,3 +261,17 @@ def test_the_operators_of_torch_stay_until_the_end() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
     assert done.stdout.split() == ["True", "False", "True", "called"]
+
+
+def test_after_a_broken_connection_a_process_gets_a_new_fork_server() -> None:
+    """Also where the old server lives."""
+    context = multiprocessing.get_context("forkserver")
+    forkserver.ensure_running()
+    old = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    with pytest.raises(ForkServerError), from_fork_server():
+        raise ConnectionResetError
+    process = context.Process(target=os.getpid)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert forkserver._forkserver._forkserver_pid != old  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ class Ladder(nn.Module):
         the last one is that of all further layers."""
         super().__init__()
         self.noise = noise
-        self.weights = [denoising[min(d, len(denoising) - 1)] for d in range(len(widths))]
+        self.denoising = [denoising[min(d, len(denoising) - 1)] for d in range(len(widths))]
         pairs = [*pairwise(widths)]
         self.encoder = nn.ModuleList(_linear(before, after) for before, after in pairs)
         self.norms = nn.ModuleList(nn.BatchNorm1d(after, affine=False) for _, after in pairs)
@@ -59,11 +59,8 @@ class Ladder(nn.Module):
             _, clean, before_norms = self._encode(inputs)
         losses = []
         for depth, estimate in self._decode(logits, noisy):
-            estimated = estimate
-            if depth:  # as the norm of this layer does it, without noise
-                variance, mean = torch.var_mean(before_norms[depth - 1], 0, correction=0)
-                estimated = (estimate - mean) * (variance + EPSILON).rsqrt()
-            losses.append(self.weights[depth] * mse_loss(estimated, clean[depth]))
+            found = _normalised_as(before_norms[depth - 1], estimate) if depth else estimate
+            losses.append(self.denoising[depth] * mse_loss(found, clean[depth]))
         self.auxiliary_loss = torch.stack(losses).sum()
         return logits
 
@@ -123,3 +120,9 @@ def _noisy(values: Tensor, noise: float | None) -> Tensor:
 def _normalised(values: Tensor) -> Tensor:
     """By the mean and variance of each unit in the batch."""
     return batch_norm(values, None, None, training=True, eps=EPSILON)
+
+
+def _normalised_as(values: Tensor, estimate: Tensor) -> Tensor:
+    """The estimate, by the mean and variance of the values."""
+    variance, mean = torch.var_mean(values, 0, correction=0)
+    return (estimate - mean) * (variance + EPSILON).rsqrt()

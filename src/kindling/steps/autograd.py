@@ -47,10 +47,16 @@ def _compiled(forward: Forward) -> Forward:
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | None:
-    """What the last forward pass of a model adds to the loss of its task, and forgets then."""
+    """What the last forward pass of a model adds to the loss of its task. The model forgets this.
+    Raises InputError if this is more than one number."""
     found: object = getattr(model, "auxiliary_loss", None)
     if not isinstance(found, Tensor):  # a model may have a method of that name
         return None
+    if found.numel() != 1:
+        raise InputError(
+            f"{type(model).__name__}.auxiliary_loss: has the shape {tuple(found.shape)}, must be "
+            "one number; take its mean"
+        )
     model.auxiliary_loss = None  # type: ignore[assignment]  # torch's stub has no None
     return found
 

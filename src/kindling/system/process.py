@@ -66,13 +66,16 @@ def status_line(text: str) -> Iterator[None]:
 
 
 class ForkServerError(Exception):
-    """The fork server ended before it had started a process. The next one gets a new server."""
+    """The fork server ended before it had started a process. The next process gets a new server."""
 
 
 @contextmanager
 def from_fork_server() -> Iterator[None]:
-    """A process is started within. Raises ForkServerError, when the fork server has ended: it
-    closes its connections a while before, and no new one begins meanwhile."""
+    """A process is started within. Raises ForkServerError when the fork server has ended.
+
+    A killed server closes its connections a while before its end. Until then, multiprocessing
+    starts no other server.
+    """
     from multiprocessing import forkserver
 
     try:
@@ -80,7 +83,8 @@ def from_fork_server() -> Iterator[None]:
     except (EOFError, ConnectionError):
         process = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
         if process is not None:
-            with suppress(ChildProcessError):
+            with suppress(ChildProcessError, ProcessLookupError):
+                os.kill(process, signal.SIGKILL)  # a server that lives would never end
                 os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
         raise ForkServerError from None
 
