@@ -30,15 +30,18 @@ def batch_normalised(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (values - mean) / (variance + 1e-5).sqrt(), mean, variance
 
 
-def paper(model: Ladder, x: Tensor, noise: list[Tensor]) -> tuple[Tensor, Tensor]:
+def paper(
+    model: Ladder, x: Tensor, noise: list[Tensor], costs: list[float]
+) -> tuple[Tensor, Tensor]:
     """Algorithm 1 of arXiv:1507.02672: logits with noise, and the weighted cost of denoising."""
-    state, layers = dict(model.named_parameters()), len(WIDTHS) - 1
+    state, widths = dict(model.named_parameters()), [each.shape[1] for each in noise]
+    layers = len(widths) - 1
     below, noisy = x + noise[0], [x + noise[0]]
-    clean_below, clean, moments = x, [x], [(torch.zeros(6), torch.ones(6))]
+    clean_below, clean, moments = x, [x], [(torch.zeros(()), torch.ones(()))]
     for place in range(layers):
         weight, beta = state[f"encoder.{place}.weight"], state[f"shifts.{place}"]
         last = place == layers - 1
-        gamma = state["scale"] if last else torch.ones(WIDTHS[place + 1])
+        gamma = state["scale"] if last else torch.ones(widths[place + 1])
         noisy.append(batch_normalised(below @ weight.T)[0] + noise[place + 1])
         below = gamma * (noisy[-1] + beta)
         values, mean, variance = batch_normalised(clean_below @ weight.T)
@@ -57,21 +60,32 @@ def paper(model: Ladder, x: Tensor, noise: list[Tensor]) -> tuple[Tensor, Tensor
         estimate = (noisy[place] - mu) * v + mu
         mean, variance = moments[place]
         error = (estimate - mean) / variance.sqrt() - clean[place]
-        cost = cost + [7.0, 2.0, 0.5, 0.5][place] * (error**2).sum() / error.numel()
+        cost = cost + costs[place] * (error**2).sum() / error.numel()
     return logits, cost
 
 
-def test_training_is_the_papers_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("widths", "denoising", "costs"),
+    [
+        (WIDTHS, DENOISING, [7.0, 2.0, 0.5, 0.5]),
+        ([4, 3], [3.0], [3.0, 3.0]),
+        ([3, 9, 2], [0.0, 1.0, 2.0, 5.0], [0.0, 1.0, 2.0]),
+        ([1, 7, 7, 1, 6, 2], [2.0, 0.0], [2.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_training_is_the_papers_algorithm(
+    widths: list[int], denoising: list[float], costs: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    model = Ladder(WIDTHS, 0.3, DENOISING).double()
+    model = Ladder(widths, 0.3, denoising).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.7)
-    x = torch.randn(9, 6, dtype=torch.float64)
-    noise = [0.3 * torch.randn(9, width, dtype=torch.float64) for width in WIDTHS]
+    x = torch.randn(9, widths[0], dtype=torch.float64)
+    noise = [0.3 * torch.randn(9, width, dtype=torch.float64) for width in widths]
     drawn = iter(noise)
     monkeypatch.setattr("kindling.models.ladder.noise_like", lambda *_: next(drawn))
     found: list[list[Tensor | None]] = []
-    for logits, cost in ((model(x), model.auxiliary_loss), paper(model, x, noise)):
+    for logits, cost in ((model(x), model.auxiliary_loss), paper(model, x, noise, costs)):
         assert cost is not None
         model.zero_grad()
         (cost + logits.cos().sum()).backward()  # type: ignore[no-untyped-call]
