@@ -201,7 +201,7 @@ class Layer(StackedParameters):
         shape = (groups, -1, weight.shape[-1]) if groups > 1 else (-1, weight.shape[-1])
         bias = biases[0].view(*shape[:-1], 1) if biases else None
         super().__init__(parameters, weight.view(shape), bias)
-        self.weight_t = self.weight.mT
+        self.rounded = self.weight
         self.groups = groups
 
     def shaped(self, tensor: Tensor) -> Tensor:
@@ -212,15 +212,17 @@ class Layer(StackedParameters):
         return tensor.view(-1, tensor.shape[-1])
 
     def forward(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        weight = self.weight.to(inputs.dtype)  # in mixed precision, rounded for each product
+        # In mixed precision, the weights are rounded once for the product here and in `backward`.
+        self.rounded = weight = self.weight.to(inputs.dtype)
         if self.bias is None:
             return (torch.bmm if self.groups > 1 else torch.mm)(weight, inputs, out=out)
         bias = self.bias.to(inputs.dtype)
         return (torch.baddbmm if self.groups > 1 else torch.addmm)(bias, weight, inputs, out=out)
 
     def backward(self, delta: Tensor) -> Tensor:
-        """Returns the gradient of the inputs. `delta` is the gradient of the outputs."""
-        return (torch.bmm if self.groups > 1 else torch.mm)(self.weight_t.to(delta.dtype), delta)
+        """Returns the gradient of the inputs of the last `forward`. `delta` is the gradient of its
+        outputs."""
+        return (torch.bmm if self.groups > 1 else torch.mm)(self.rounded.mT, delta)
 
     def descend(self, delta: Tensor, inputs: Tensor, /) -> None:
         """Subtracts `delta`, the outputs' gradient, times `inputs`, without storing the product."""
