@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from kindling.training import result as results
 from kindling.training.fit import fit
 from kindling.training.loggers.base import Loggers
 from kindling.training.module import StackModule
-from kindling.training.result import NOTHING_LEARNT, REMEDY, logging_to
+from kindling.training.result import NOTHING_LEARNT, REMEDY, RISEN, _risen, logging_to
 from tests.helpers.commands import SMALL, Train
 
 
@@ -97,6 +98,31 @@ def test_a_diverged_run_is_advised_about_its_rate(
     assert run.result["status"] == "diverged"
     assert f"diverged at step {run.result['diverged_step']}; {REMEDY}" in caplog.text
     assert "few_samples" not in caplog.text
+
+
+@pytest.mark.parametrize("settings", [("optimizer=sgd", 30), ("optimizer=adam", 3)])
+def test_a_run_whose_loss_only_rose_is_advised_about_its_rate(
+    settings: tuple[str, float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "kindling"):
+        run = fit(compose(*SMALL, settings[0], f"optimizer.lr={settings[1]}"), tmp_path / "run")
+    before, *after = (row["val/loss"] for row in run.history)
+    assert run.result["status"] == "finished"
+    assert before is not None
+    assert min(loss for loss in after if loss is not None) > 1.01 * before
+    assert f"{RISEN}; {REMEDY}" in caplog.text
+    assert "few_samples" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "risen"),
+    [(2.0, [2.1, 2.03], True), (2.0, [2.1, 2.01], False), (-1.0, [-3.0], False),
+     (-1.0, [-0.9], True), (None, [2.0], False), (2.0, [None], False), (0.0, [0.0], False)],
+)  # fmt: skip
+def test_a_risen_loss(before: float | None, after: list[float | None], risen: bool) -> None:
+    """Of losses below zero too, as of a likelihood."""
+    run = SimpleNamespace(history=[{"val/loss": loss} for loss in [before, *after]])
+    assert _risen(cast(Run, run)) == risen
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ FEW_SAMPLES = (
     "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
     "small steps by Adam"
 )
+RISEN = "the validation loss was never as low as before training"
 NO_BETTER = "no better than always answering the mean of the training samples"
 NOTHING_LEARNT = "no more accurate than always answering the most frequent class"
 REMEDY = f"{as_command('lr_find')} with the same settings shows which rates learn"
@@ -245,6 +246,8 @@ def summary(run: Run) -> str:
         rows.append(("!", f"diverged at step {result['diverged_step']}; {remedy}"))
     elif result["step"] == LIGHTNING:
         pass  # its measures, and how it learns, are the user's own
+    elif _risen(run):
+        rows.append(("!", f"{RISEN}; {REMEDY}"))
     elif _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     elif _no_better_than_a_constant(run):
@@ -288,13 +291,25 @@ def _in_words(values: Mapping[str, Any]) -> str:
     return ", ".join(known[:MOST_TOLD]) + (", …" if known[MOST_TOLD:] else "")
 
 
+def _losses(run: Run) -> tuple[float, float]:
+    """The validation loss before training, and the lowest after it; NaN where they are unknown."""
+    initial, *losses = (row["val/loss"] for row in run.history)
+    lowest = min((loss for loss in losses if loss is not None), default=math.nan)
+    return math.nan if initial is None else initial, lowest
+
+
+def _risen(run: Run) -> bool:
+    """Whether the validation loss was always higher than before training, by 1% or more."""
+    initial, lowest = _losses(run)
+    return lowest > initial + abs(initial) / 100
+
+
 def _learnt_little(run: Run) -> bool:
     """Whether a few steps of SGD have not halved the validation loss."""
-    initial, *losses = (row["val/loss"] for row in run.history)
-    lowest = min((loss for loss in losses if loss is not None), default=math.inf)
+    initial, lowest = _losses(run)
     few = run.config.optimizer.name == "sgd" and run.result["steps"] < FEW_STEPS
     begun_anew = run.config.start_from is None  # weights of another run have learnt already
-    return few and begun_anew and initial is not None and not lowest < initial / 2
+    return few and begun_anew and lowest >= initial / 2
 
 
 def _no_better_than_a_constant(run: Run) -> bool:
