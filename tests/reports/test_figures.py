@@ -37,6 +37,27 @@ def test_curves_fit_the_values_from_epoch_1_on(runs: int) -> None:
     assert accuracy.lines[0].get_xydata().tolist() == [[n, acc] for n, (acc, _) in enumerate(found)]  # type: ignore[union-attr]
 
 
+def test_values_far_from_all_others_do_not_change_the_scale() -> None:
+    """The training loss of the first epoch with a rate that is too high."""
+    losses = [(2.3, None), (7.5, 2242.0), (3.6, 4.9), (2.9, 3.2), (2.6, 2.8)]
+    history: list[Row] = [
+        {"epoch": epoch, "val/acc": 0.1, "val/loss": val, "train/acc": None, "train/loss": train}
+        for epoch, (val, train) in enumerate(losses)
+    ]
+    _, loss = figures.curves([Reported(Run(Path("none")), {}, {}, {}, history, "1", "")]).axes
+    assert loss.get_ylim() == pytest.approx((2.6 - 0.05 * 4.9, 7.5 + 0.05 * 4.9))
+
+
+@pytest.mark.parametrize(
+    ("values", "far"),
+    [([], []), ([0.0], []), ([1.0, 100.0], []), ([0.0] * 5, [5.0]), ([-1.0] * 5, [40.0]),
+     ([1.0, 2.0, 3.0], [200.0]), ([0.8] * 5, [-3000.0])],
+)  # fmt: skip
+def test_near_values(values: list[float], far: list[float]) -> None:
+    found = figures._near(np.array([*enumerate([*far, *values], 1)], float).reshape(-1, 2))
+    assert found.tolist() == values
+
+
 def test_a_measure_that_the_best_run_monitors_comes_first() -> None:
     """A run with another monitor has no curve of it."""
     rows: list[Row] = [
@@ -106,6 +127,24 @@ def test_a_long_entry_of_the_legend_keeps_its_last_value() -> None:
     legend = [text.get_text() for text in figures.curves(entries).legends[0].get_texts()]
     assert legend == ["model.hidden_sizes=[512,256,1…ecay=0.001, optimizer.lr=0.025", "seed=1"]
     assert len(legend[0]) == 60
+
+
+def test_the_legend_has_what_tells_runs_apart() -> None:
+    """Runs of the same settings have the name of their folder."""
+    shared = "data=digits, trainer.max_epochs=20"
+    entries = [
+        Reported(Run(Path("none")), {}, {}, {}, [{"epoch": 0, "val/acc": 0.5}], name, label)
+        for name, label in (
+            ("a", f"{shared}, seed=1"), ("day/b", shared), ("c", f"tag=x, {shared}"),
+            ("day/d", shared),
+        )
+    ]  # fmt: skip
+    for some, expected in (
+        (entries, ["seed=1", f"{shared} (b)", "tag=x", f"{shared} (d)"]),
+        (entries[:1], [f"{shared}, seed=1"]),
+    ):
+        lines = figures.curves(some).axes[0].lines[::2]
+        assert [line.get_label() for line in lines] == expected
 
 
 def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:

@@ -280,6 +280,17 @@ def test_numbers_in_charts_are_rounded_as_in_python(browser: Browser, sweep: Pat
 
 
 @pytest.mark.slow
+def test_charts_and_pictures_fit_the_same_values(browser: Browser, sweep: Path) -> None:
+    generator = np.random.default_rng(0)
+    curves = [generator.standard_cauchy(size).round(3).tolist() for size in range(40)]
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        found = page.evaluate("curves => curves.map(near)", curves)
+    points = [np.array([*enumerate(curve, 1)], float).reshape(-1, 2) for curve in curves]
+    assert found == [figures._near(each).tolist() for each in points]
+    assert sum(map(len, found)) < sum(map(len, curves))
+
+
+@pytest.mark.slow
 def test_an_axis_of_shares_ends_at_0_and_100_percent(browser: Browser, sweep: Path) -> None:
     samples = [Sample("a", [0.0, 0.99], 0.5, (0.0, 1.0)), Sample("b", [1.0], 1.0, None)]
     with opened(browser, (sweep / "report.html").as_uri()) as page:

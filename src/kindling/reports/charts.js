@@ -8,6 +8,7 @@ const GRADIENTS = {  // from blue to yellow, readable on white and on black
 const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
 const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
+const STRAY = 10;  // times the size and the spread of a curve's values: the axis does not fit further ones
 const BARS = 5, MOST_COVERED = 0.25;  // of the deviations of a line; of a chart by bands
 const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
 const LEVELS = [  // of an effect, as charts.py orders them
@@ -55,6 +56,11 @@ function range(values, include = []) {
   const low = Math.min(quantile(sorted, cut), ...include), high = Math.max(quantile(sorted, 1 - cut), ...include);
   const margin = 0.05 * (high - low) || 0.01 * Math.abs(high) || 0.01;
   return [low - margin, high + margin];
+}
+// The values of a curve that are not very far from its median: a loss of 1000 after the first epoch hides all others.
+function near(values) {
+  const sorted = ascending(values), [low, middle, high] = [0.25, 0.5, 0.75].map(share => quantile(sorted, share));
+  return values.filter(value => Math.abs(value - middle) <= STRAY * (Math.abs(middle) + high - low));
 }
 const scatter = number => (0.618 * (number + 0.5)) % 1 - 0.5;  // the first ones lie on both sides of 0
 const translucent = (hex, share) => hex + Math.round(255 * share).toString(16).padStart(2, "0");
@@ -206,14 +212,14 @@ function curves(data, state, width) {
   data.quantities.forEach((quantity, panel) => {
     const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
     const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
-    // As in the pictures, the axes fit epochs from 1 on, with the deviations of few lines; of many runs, most of them and the best one.
+    // As in the pictures, the axes fit epochs from 1 on, but not values far from all others, with the deviations of few lines; of many runs, most of them and the best one.
     const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
     const bands = banded.map(line => line.epochs.flatMap((epoch, step) => {
       const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
       return middle === null || place(middle - off) === null ? [] : [{epoch, x: line.x[step], ends: [place(middle - off), place(middle + off)]}];
     }));
     const spreads = bands.flatMap(band => band.filter(({epoch}) => epoch > 0).flatMap(each => each.ends)).map(log ? Math.log10 : value => value);
-    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]).concat(spreads) : [];
+    const fitted = few ? all.flatMap(line => [0, 1].flatMap(split => log || logit ? values(line, split) : near(values(line, split)))).concat(spreads) : [];
     const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), ticks = [];
     const common = {type: "scatter", xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : ""), hoverinfo: "text"};
     const points = (some, split, hover) => {  // lines in one trace, with a gap after each

@@ -24,6 +24,7 @@ from kindling.reports.dependence import Fitted
 
 MOST_BARS = 20
 OWN_SCALE = 3  # a panel whose lines span less than this part of the common axis has an own one
+STRAY = 10  # times the size and the spread of a curve's values: the axis does not fit further ones
 LINES: Sequence[tuple[dict[str, Any], str]] = (  # of an effect
     ({"marker": "o", "ms": 5}, "best setting"),
     ({"ls": "--", "lw": 1.2}, "best quarter of the settings"),
@@ -63,7 +64,7 @@ def curves(entries: Sequence[Reported]) -> Figure:
             axis.plot(*train.T, color=colour, lw=1, ls="--")
             drawn += [val, train]
         axis.autoscale_view()
-        _zoom(axis, np.concatenate(drawn))
+        _zoom(axis, np.concatenate([_near(points) for points in drawn]))
         _label(axis, quantity, xlabel="epoch")
         axis.xaxis.get_major_locator().set_params(integer=True)
         dashed = " (training: dashed)" if few and quantity == ranked[0].score else ""
@@ -73,24 +74,37 @@ def curves(entries: Sequence[Reported]) -> Figure:
     return figure
 
 
-def _zoom(axis: Axes, points: np.ndarray) -> None:
-    """Fits the axis to epochs from 1 on: beside an untrained model 98 % and 99.5 % look alike."""
+def _near(points: np.ndarray) -> np.ndarray:
+    """The finite values of a curve, (epochs, 2), from epoch 1 on, because beside an untrained model
+    98 % and 99.5 % look alike, without those that are very far from its median: a loss of 1000
+    after the first epoch hides all others."""
     values = points[(points[:, 0] > 0) & np.isfinite(points[:, 1]), 1]
+    if not len(values):
+        return values
+    quarters = (np.array((0.25, 0.5, 0.75)) * (len(values) - 1) + 0.5).astype(int)
+    low, median, high = np.sort(values)[quarters]
+    return values[np.abs(values - median) <= STRAY * (abs(median) + high - low)]
+
+
+def _zoom(axis: Axes, values: np.ndarray) -> None:
     if len(values):
         margin = 0.05 * np.ptp(values) or 0.01
         axis.set_ylim(values.min() - margin, values.max() + margin)
 
 
 def _labels(entries: Sequence[Reported]) -> dict[str, str]:
-    """A label for each run, by name; equal labels get the name of the folder. Of a long label the
-    middle is left out, because its end is the value of the last key."""
+    """A label for each run, by name: what not all runs have, or all of the label if nothing is
+    left; equal labels get the name of the folder. Of a long label the middle is left out, because
+    its end is the value of the last key."""
     half = LABEL_LIMIT // 2
-    labels = {
-        entry.name: entry.label
-        if len(entry.label) <= LABEL_LIMIT
-        else f"{entry.label[: half - 1]}…{entry.label[-half:]}"
-        for entry in entries
-    }
+    parts = {entry.name: entry.label.split(", ") for entry in entries}
+    shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    labels = {}
+    for entry in entries:
+        own = [part for part in parts[entry.name] if part not in shared]
+        label = ", ".join(own) or entry.label
+        long = len(label) > LABEL_LIMIT
+        labels[entry.name] = f"{label[: half - 1]}…{label[-half:]}" if long else label
     counts = Counter(labels.values())
     return {
         name: label if counts[label] == 1 else f"{label} ({Path(name).name})"

@@ -23,7 +23,7 @@ MOST_SETTINGS = 20  # rows of a picture
 REACH, CONTENDERS = 3, 3  # see ends_of_contenders
 CURVES = (
     "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
-    "are chosen for the later epochs, so epoch 0 may lie outside the picture"
+    "fit the later epochs; epoch 0, and values far from all others, may lie outside the picture"
 )
 
 
