@@ -162,6 +162,12 @@ class Counting(Branching):
         return logits
 
 
+class InPlace(Branching):
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.layer(features.mul_(2.0).flatten(1))
+        return logits
+
+
 class Frozen(Branching):
     def __init__(self) -> None:
         super().__init__()
@@ -180,6 +186,8 @@ class Frozen(Branching):
         ),
         (Branching, "cannot be evaluated by torch.func.vmap"),
         (Counting, "computes something else by torch.func.vmap"),
+        (InPlace, "changes its inputs in place"),
+        (lambda: nn.Sequential(nn.ReLU(inplace=True), plain()), "changes its inputs in place"),
         (Frozen, "cannot be evaluated by torch.func.vmap"),
         (lambda: nn.Sequential(nn.Flatten(1), nn.Linear(7, 3)), "cannot be evaluated"),
     ],

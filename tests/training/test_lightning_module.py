@@ -10,13 +10,17 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from kindling.config import registry
 from kindling.config.measures import higher_is_better, known_entry
+from kindling.data.sources.source import Split, as_float
 from kindling.system.errors import InputError
+from kindling.training.lightning_module import Batches
 from tests.helpers.commands import ROOT
 from tests.helpers.installed import install, python
 
@@ -38,6 +42,22 @@ def scenario(folder: Path, name: str) -> Any:
 
 def train(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return python(folder, "-m", "src.train", *arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_a_validation_step_may_change_its_batches(dtype: torch.dtype) -> None:
+    """As those of a DataLoader, which are copies."""
+    split = Split(torch.arange(10, dtype=dtype).view(5, 2), torch.arange(5))
+    data: Any = SimpleNamespace(data=SimpleNamespace(config=SimpleNamespace(batch=2)))
+    before = split.features.clone(), split.labels.clone()
+    for _ in range(2):
+        for number, (features, labels) in enumerate(Batches._in_order(data, split)):
+            assert torch.equal(features, as_float(before[0][2 * number : 2 * number + 2]))
+            assert torch.equal(labels, before[1][2 * number : 2 * number + 2])
+            features.add_(1)
+            labels.add_(1)
+    assert torch.equal(split.features, before[0])
+    assert torch.equal(split.labels, before[1])
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import kindling
 from benchmarks.crashes import fingerprint
 from kindling.config.compose import compose
+from kindling.data.sources.source import Split
+from kindling.inference.logits import compute_logits
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
@@ -53,6 +55,42 @@ def test_a_module_starts_as_it_is_and_ends_with_the_best_weights(tmp_path: Path)
     again.load_state_dict(start)
     fit(recipe("trainer.max_epochs=3"), tmp_path / "again", model=again, data=(X, Y))
     assert equal(copied(again), best)
+
+
+class Centred(Net):
+    """Centres its inputs, and scales them."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward((features - 1.0) * 2.0)
+
+
+class InPlace(Net):
+    def forward(self, features: Tensor) -> Tensor:
+        features -= 1.0
+        features *= 2.0
+        return super().forward(features)
+
+
+@pytest.mark.parametrize("precision", ["32", "64", "bf16-mixed"])
+def test_a_model_may_change_its_inputs_in_place(precision: str, tmp_path: Path) -> None:
+    """As with a DataLoader, whose batches are copies. Training, validation and test set are the
+    same arrays, and stay as they were."""
+    before, config = X.copy(), recipe(f"trainer.precision={precision}", epochs=3)
+    split = Split(torch.from_numpy(X), torch.zeros(len(X), dtype=torch.long))
+    sets: Any = {"data": (X, Y), "validation": (X, Y), "test": (X, Y)}
+    measured, weights, logits = [], [], []
+    for kind in (Centred, InPlace):
+        torch.manual_seed(0)
+        net, folder = kind(), tmp_path / kind.__name__
+        run = fit(config, folder, model=net, **sets)
+        rows = [row | {"seconds": None} for row in run.history]
+        measured.append((rows, run.result["test/loss"], run.result["test/acc"]))
+        weights.append(copied(net))
+        logits.append(compute_logits(open_trained(folder, lambda *_, kind=kind: kind()), split))
+        assert np.array_equal(X, before)
+    assert measured[0] == measured[1]
+    assert equal(*weights)
+    assert torch.equal(*logits)
 
 
 def test_it_is_the_training_of_plain_torch(tmp_path: Path) -> None:

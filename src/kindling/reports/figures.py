@@ -78,12 +78,13 @@ def _near(points: np.ndarray) -> np.ndarray:
     """The finite values of a curve, (epochs, 2), from epoch 1 on, because beside an untrained model
     98 % and 99.5 % look alike, without those that are very far from its median: a loss of 1000
     after the first epoch hides all others."""
-    values = points[(points[:, 0] > 0) & np.isfinite(points[:, 1]), 1]
+    values: np.ndarray = points[(points[:, 0] > 0) & np.isfinite(points[:, 1]), 1]
     if not len(values):
         return values
     quarters = (np.array((0.25, 0.5, 0.75)) * (len(values) - 1) + 0.5).astype(int)
     low, median, high = np.sort(values)[quarters]
-    return values[np.abs(values - median) <= STRAY * (abs(median) + high - low)]
+    near: np.ndarray = values[np.abs(values - median) <= STRAY * (abs(median) + high - low)]
+    return near
 
 
 def _zoom(axis: Axes, values: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kindling.data.loader import Batch, Block
-from kindling.data.sources.source import as_float
+from kindling.data.sources.source import float_copy
 from kindling.steps.base import BatchResults, Learner, aligned
 from kindling.steps.optimizers import build_optimizer, is_sharded, set_rates
 from kindling.system.errors import InputError, first_line
@@ -151,10 +151,10 @@ class AutogradLearner(Learner):
         assert list(places) == [0]
         dtype = next(self.model.parameters()).dtype  # autocast converts the inputs
         forward = lambda x: self.model(x).mT.unsqueeze(0)  # noqa: E731
-        return evaluate(self.task, forward, batch, dtype, measure=self.measure)
+        return evaluate(self.task, forward, batch, dtype, measure=self.measure, copied=True)
 
     def logits(self, features: Tensor) -> Tensor:
-        features = as_float(features).to(next(self.model.parameters()).dtype)
+        features = float_copy(features).to(next(self.model.parameters()).dtype)
         # Lightning runs callbacks without autocast.
         context = nullcontext() if self.precision is None else self.precision.forward_context()
         with context:

@@ -19,7 +19,7 @@ from torch import Tensor
 from kindling.config import registry
 from kindling.config.measures import MEASURES
 from kindling.data.loader import CHUNK, Batch
-from kindling.data.sources.source import as_float
+from kindling.data.sources.source import as_float, float_copy
 from kindling.data.targets import Targets
 from kindling.tasks import classification
 from kindling.tasks.regression import squared_errors
@@ -322,8 +322,10 @@ def evaluate(
     trials: int = 1,
     *,
     measure: str | None = None,
+    copied: bool = False,
 ) -> Evaluated:
-    """Evaluates S models on a batch, with the tally of a measure if one is named.
+    """Evaluates S models on a batch, with the tally of a measure if one is named. `copied`:
+    `forward`, which may change its inputs in place, gets copies of the features.
 
     `forward` maps features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
     chunks are smaller, because otherwise hidden units would take more memory than weights.
@@ -336,7 +338,8 @@ def evaluate(
                 part if part is None else part[start : start + chunk] for part in batch
             )
             assert features is not None and labels is not None  # noqa: PT018
-            logits = forward(as_float(features).to(dtype))
+            convert = float_copy if copied else as_float
+            logits = forward(convert(features).to(dtype))
             target = labels.expand(len(logits), *labels.shape)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             each = task.losses(exact, target), task.scores(logits, target)

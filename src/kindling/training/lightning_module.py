@@ -29,7 +29,7 @@ from kindling.config.schema import Config
 from kindling.data.augmentation import build_augmentation
 from kindling.data.loader import StreamOrder
 from kindling.data.module import DataModule
-from kindling.data.sources.source import as_float
+from kindling.data.sources.source import float_copy
 from kindling.models import construct_model
 from kindling.ranks import processes as ranks
 from kindling.records.folder import ALWAYS
@@ -86,7 +86,7 @@ class Batches(LightningDataModule):
         def pairs() -> Iterator[tuple[Tensor, Tensor]]:
             for start in range(0, len(split), size):
                 part = split.take(slice(start, start + size))
-                yield as_float(part.features), part.labels
+                yield float_copy(part.features), part.labels.clone()
 
         return _Pairs(pairs, math.ceil(len(split) / size), None)
 

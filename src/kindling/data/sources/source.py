@@ -181,6 +181,11 @@ def as_float(features: Tensor) -> Tensor:
     return features
 
 
+def float_copy(features: Tensor) -> Tensor:
+    """`as_float`, but never in the same memory: a model may change its inputs in place."""
+    return features.clone() if features.is_floating_point() else as_float(features)
+
+
 def split_off_validation(train: Split, fraction: float | None, seed: int) -> tuple[Split, Split]:
     """Splits the training set at random into (train, validation), both in the original order. If
     `fraction` is None, both are the whole set. Raises InputError when a split would be empty, and
