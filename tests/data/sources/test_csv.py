@@ -684,6 +684,7 @@ A_ROW = "looks like a row, and is read as the names of the columns"
         ("id,a,kind", range(20, 0, -1), ""),
         ("5.1,3.5,kind", [n % 7 for n in range(20)], A_ROW),
         ("b,a,x", [n % 7 for n in range(20)], A_ROW),  # x is a class
+        ("x,y,kind", [n % 7 for n in range(20)], ""),  # classes above numbers
         ("0,1,kind", [n % 7 for n in range(20)], ""),
         ("1,2,kind", [n % 7 for n in range(20)], ""),
         ("1990,a,kind", [n % 7 for n in range(20)], ""),

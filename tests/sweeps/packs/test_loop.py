@@ -197,7 +197,9 @@ def test_a_killed_pack_goes_on(
 def test_the_time_ends_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack = _pack(tmp_path, networks=40, minutes=0.0001)
     run = make_pack(pack)
-    assert "32 of 40 networks trained" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "40 networks to train, 32 at a time\n" in told
+    assert "32 of 40 networks trained" in told
     assert not (pack.folder / "32").exists()
     assert run.result["committee"]["members"]
 

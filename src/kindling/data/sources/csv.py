@@ -72,7 +72,7 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     )
     for doubt in chain(
         _class_doubts(table, config, found.texts),
-        _doubts(table, found.texts, columns),
+        _doubts(table, config, found.texts, columns),
         _leaks(table, config, found, columns),
     ):
         table.note(doubt)
@@ -360,15 +360,18 @@ def _tells_class(column: "pl.Series", classes: NDArray[np.int64]) -> bool:
     return bool(np.ptp(classes) > 0)
 
 
-def _doubts(table: Table, targets: Sequence[str], columns: Columns) -> Iterator[str]:
-    """A text about a first line that may be a row: one that has a class, or numbers above all
-    columns of numbers. This is no fault: some programs name columns by their numbers, in order."""
+def _doubts(
+    table: Table, config: schema.Csv, targets: Sequence[str], columns: Columns
+) -> Iterator[str]:
+    """A text about a first line that may be a row: one that has a class above the classes, or
+    numbers above all columns of numbers. This is no fault: some programs name columns by their
+    numbers, in order."""
     names = as_numbers([c.name for c in columns.columns if isinstance(c, NumberColumn)])
     numbers = as_numbers(table.names)
     counted = numbers[~np.isnan(numbers)]
     if len(counted) and (counted % 1 == 0).all() and (np.diff(counted) == 1).all():
         return
-    if set(targets) & set(table.names) or (len(names) and not np.isnan(names).any()):
+    if set(targets) & {*config.targets} or (len(names) and not np.isnan(names).any()):
         shown = ", ".join(map(repr, table.names[:SHOWN]))
         yield (
             f"the first line, {shown}{', …' if table.names[SHOWN:] else ''}, looks like a row, and "

@@ -43,8 +43,10 @@ def make_pack(pack: CheckedPack) -> Run:
         with lock_or_fail(pack.folder / ".pack.lock"):
             source = open_source(config.data, config.task)
             source.tell()
+            progress = _Progress(pack)
+            progress.tell_ahead()
             with only_errors():
-                train_points(pack.sweep, _Progress(pack))
+                train_points(pack.sweep, progress)
             return _committee(pack, source)
     except Interrupted as interrupted:
         told = f"stopped; to go on, type\n  {pack.command}"
@@ -52,12 +54,18 @@ def make_pack(pack: CheckedPack) -> Run:
 
 
 class _Progress:
-    """Prints a line after each batch of networks. Stops the training when the time is over."""
+    """Prints a line after each batch of networks. Stops the training when the time is over, but not
+    within a batch."""
 
     def __init__(self, pack: CheckedPack) -> None:
         self.pack, self.began = pack, time.monotonic()
         self.batch = pack.sweep.section["sweeper"]["max_batch_size"]
         self.before = sum(run.ended for run in Sweep(pack.folder).runs)
+
+    def tell_ahead(self) -> None:
+        if left := len(self.pack.sweep.points) - self.before:
+            at_a_time = f", {self.batch} at a time" if left > self.batch else ""
+            print(f"{counted(left, 'network')} to train{at_a_time}", flush=True)
 
     def __call__(self, done: int) -> bool:
         total, taken = len(self.pack.sweep.points), time.monotonic() - self.began
