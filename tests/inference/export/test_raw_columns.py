@@ -1,6 +1,8 @@
 """An ONNX model that takes the columns of a table as they are answers as the model does."""
 
 import random
+import re
+import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import polars
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -23,7 +26,7 @@ from kindling.inference.model import Model
 from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
-from tests.helpers.commands import Train
+from tests.helpers.commands import ROOT, Train
 from tests.helpers.tables import ROWS, learn
 
 
@@ -202,6 +205,29 @@ def test_the_file_answers_rows_as_the_model_does(
     own = "column logits" if output == "logits" else "logits"
     assert f"an input (N, 1) for each column (age, town, since, share, {own})" in told
     assert 'numbers double, NaN where empty; texts string, "" where empty; dates double' in told
+
+
+@pytest.mark.slow
+def test_the_program_of_the_documents_answers_or_fails(
+    table: Path, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never takes a cell that it cannot read for an empty one."""
+    page = (ROOT / "docs" / "using_a_model.md").read_text()
+    (program,) = (part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "pl." in part)
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(table, "new.csv")
+    settings = ["data=csv", f"data.path={table}", "data.target=class", "trainer.max_epochs=2"]
+    run = train(*settings, "data.drop=[number,logits,share,since]")
+    export(plan(run.folder, "onnx", Path("model.onnx"), columns=True))
+    found: dict[str, Any] = {}
+    exec(program, found)
+    expected = Model(open_trained(run.folder)).predict_proba(table)
+    shares = torch.from_numpy(found["logits"]).softmax(1)
+    np.testing.assert_allclose(shares, expected, rtol=2e-5)
+    run = train(*settings, "data.drop=[number,logits]")
+    export(plan(run.folder, "onnx", Path("model.onnx"), columns=True, force=True))
+    with pytest.raises(polars.exceptions.InvalidOperationError, match=r"str.*f64"):
+        exec(program, {})
 
 
 def test_faults(run: Run, table: Path, train: Train, tmp_path: Path) -> None:
