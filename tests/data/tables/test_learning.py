@@ -257,3 +257,32 @@ def test_large_tables_get_fewer_features(room: int, monkeypatch: pytest.MonkeyPa
     }
     assert widths == wanted
     assert found.features(read).shape == (rows, sum(wanted.values()))
+
+
+DATES = [f"2024-{1 + n % 12:02}-{1 + n % 28:02}" for n in range(ROWS)]
+KINDS = {"number": NUMBERS, "date": DATES, "category": ["red", "green", "blue"] * 20}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_may_refuse_empty_cells(kind: str) -> None:
+    """In training and in prediction, and whatever the column is taken for."""
+    values = KINDS[kind]
+    strict, table, told = learn({"a": values}, "data.fill=null")
+    usual, same, usually_told = learn({"a": values})
+    assert told == usually_told
+    assert told[0].split()[1] == kind
+    np.testing.assert_array_equal(strict.features(table), usual.features(same))
+    stored = Columns.model_validate(strict.model_dump(exclude_defaults=True))
+    assert stored == strict
+    fault = "the table: column a: 1 of 2 cells is empty (line 2); "
+    new = {"a": [values[1], ""]}
+    with pytest.raises(InputError) as refused:
+        stored.features(as_table(new))
+    assert str(refused.value) == f"{fault}correct that, or leave the rows out"
+    assert usual.features(as_table(new)).shape == (2, usual.width)
+    with pytest.raises(InputError) as refused:
+        learn({"a": with_gaps(values), "b": values}, "data.fill=null")
+    assert str(refused.value) == (
+        "the table: column a: 6 of 60 cells are empty (the first in line 4); type data.fill=auto, "
+        "or type data.drop=[a]"
+    )

@@ -59,12 +59,14 @@ def _rising(edges: list[float]) -> list[float]:
 
 class _Column(BaseModel):
     """`absent`: the last feature is 1 where the cell is empty, else 0; the others then are as in
-    the middle of the training rows, or 0."""
+    the middle of the training rows, or 0. `required`: empty cells are refused; those of a column of
+    numbers, also without `fill`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     absent: bool = False
+    required: bool = False
 
     @property
     def own(self) -> int:
@@ -198,7 +200,8 @@ class TextColumn(_Column):
         return "" if self.fill is None else f", or empty the cells to have {self.fill!r} read"
 
     def fault(self, cells: Cells) -> str:
-        return cells.fault(texts=True, gaps=self.others or self.fill is not None)
+        filled = self.others or self.fill is not None
+        return cells.fault(texts=True, gaps=filled and not self.required)
 
     def parts(self, cells: Cells) -> Features:
         found: Mask = self._numbers(cells)[:, None] == np.arange(self.own)
@@ -286,7 +289,7 @@ class DateColumn(_Column):
     def fault(self, cells: Cells) -> str:
         wrong = np.isnan(self.times(cells)) & ~cells.gaps
         if not wrong.any():
-            return ""
+            return cells.fault(texts=True, gaps=not self.required)
         form = "%Y-%m-%d" if self.form == "iso" else self.form
         example = datetime.fromtimestamp(self.high, UTC).strftime(form)
         told = cells.counted(wrong, "is no date", "are no dates")

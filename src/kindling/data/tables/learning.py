@@ -134,7 +134,7 @@ def _take(  # noqa: PLR0911, a way out for each kind
         return _Taken(None, "constant", f"left out: always {text[:40]!r}")
     return (
         _as_number(table, cells, config, trained_on, room)
-        or _as_date(cells, trained_on)
+        or _as_date(cells, config, trained_on)
         or _as_category(table, cells, config, trained_on, room)
     )
 
@@ -154,6 +154,11 @@ def _gaps(cells: Cells, fill: str) -> str:
     words = cells.empty_words
     read = f" ({', '.join(map(repr, words[:3]))})" if words else ""
     return f"{counted(int(cells.gaps.sum()), 'empty cell')}{read}: {fill}"
+
+
+def _refuse_gaps(cells: Cells, config: schema.Csv) -> None:
+    if config.fill is None and (fault := cells.fault(texts=True, gaps=False)):
+        raise _UnusableError(f"{fault}; type data.fill=auto, or {_leave_out(cells.name, config)}")
 
 
 def _as_number(
@@ -189,7 +194,8 @@ def _as_number(
             "mark": mark, "words": words, "texts_are_empty": texts_are_empty, "absent": absent,
         }
     )  # fmt: skip
-    if fill := _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}"):
+    if cells.gaps.any():
+        fill = _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}")
         done.append(fill + (", and a feature tells them" if absent else ""))
     if cells.counting and name not in config.numbers:
         done.append(f"numbers the rows; if the number says nothing, {leave_out}")
@@ -209,7 +215,7 @@ def _edges(numbers: Floats, room: int) -> list[float]:
     return values.tolist() if len(values) > 2 else []
 
 
-def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
+def _as_date(cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | None:
     """By the first format that reads all cells."""
     texts = [*cells.counts(~cells.gaps)]
     fitting = [form for form in FORMS if not any(np.isnan(as_date(text, form)) for text in texts)]
@@ -221,10 +227,11 @@ def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
     mean, deviation, constant = scale(known)
     if constant:
         return None
+    _refuse_gaps(cells, config)
     column = DateColumn(
         name=cells.name, form=form, mean=mean, deviation=deviation, low=float(known.min()),
         high=float(known.max()), timed=bool((known % 86_400 != 0).any()),
-        absent=bool(cells.gaps[trained_on].any()),
+        absent=bool(cells.gaps[trained_on].any()), required=config.fill is None,
     )  # fmt: skip
     done = ["time, place in the year and in the week" + (" and in the day" * column.timed)]
     if {"%m/%d/%Y", "%d/%m/%Y"} <= {each.partition(" ")[0] for each in fitting}:
@@ -243,6 +250,7 @@ def _as_category(
         keep = typed("data.categories", [*config.categories, name])
         why = f"left out: {different:,} different texts name the rows; to keep it, type {keep}"
         return _Taken(None, "identifier", why)
+    _refuse_gaps(cells, config)
     counts, most = cells.counts(known), min(MOST_CATEGORIES, max(LEAST_CATEGORIES, room))
     frequent = sorted(counts, key=lambda text: (-counts[text], text))[:most]
     done = []
@@ -257,8 +265,9 @@ def _as_category(
     _note_alike(table, cells)
     absent = bool(cells.gaps[trained_on].any())
     column = TextColumn(
-        name=name, fill=None, categories=sorted(frequent), others=True, absent=absent
-    )
+        name=name, fill=None, categories=sorted(frequent), others=True, absent=absent,
+        required=config.fill is None,
+    )  # fmt: skip
     return _Taken(column, "category", "; ".join(done))
 
 
