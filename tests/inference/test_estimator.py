@@ -623,3 +623,22 @@ def test_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     KindlingClassifier(max_epochs=3).fit(x, y)
     KindlingRegressor(max_epochs=3).fit(x, y)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("write", ["${:,.2f}", "{:.2f}%", "{:,.2f}"])
+def test_numbers_to_predict_may_be_texts_as_those_of_features(write: str) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    numbers = np.round(2000 + 100 * x[:, 0], 2)
+    texts = [write.format(number) for number in numbers]
+    settings: dict[str, Any] = {"encode": "auto", "max_epochs": 3}
+    plain = KindlingRegressor(**settings).fit(x, numbers)
+    for y in (texts, np.array(texts), np.array(texts, object)):
+        marked = KindlingRegressor(**settings).fit(x, y)
+        np.testing.assert_array_equal(marked.predict(x), plain.predict(x))
+        assert marked.score(x, y) == plain.score(x, numbers) == marked.score(x, numbers)
+    with pytest.raises(ValueError, match=r"column y: 1 of 60 cells is not a number \(line 4: 'n"):
+        marked.score(x, [*texts[:3], "none", *texts[4:]])
+    with pytest.raises(ValueError, match=r"column y: 60 of 60 cells are not numbers"):
+        KindlingRegressor(**settings).fit(x, ["none"] * 60)
+    with pytest.raises(ValueError, match=r"y is of <U\d+, must be numbers"):
+        KindlingRegressor(max_epochs=3).fit(x, texts)

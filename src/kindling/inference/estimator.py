@@ -28,6 +28,7 @@ from kindling.config.schema import Config, Csv, joint_hash
 from kindling.data.arrays import as_float32
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.source import COPIES
+from kindling.data.tables.columns import unmarked
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import Table, as_table
 from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
@@ -411,8 +412,9 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return tags
 
     def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
+        self._mark: str | None = None
         features, numbers = self._validated(
-            X, y, multi_output=True, y_numeric=True, ensure_min_samples=2
+            X, self._numbers(y), multi_output=True, y_numeric=True, ensure_min_samples=2
         )
         self._shape = numbers.shape[1:]
         return features, numbers
@@ -424,6 +426,24 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         """The numbers of each sample, of the shape of y in `fit`."""
         found = self._answers(X)
         return found.reshape(len(found), *self._shape)
+
+    def score(self, X: Inputs, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
+        """R²."""
+        check_is_fitted(self)
+        return float(super().score(X, self._numbers(y), sample_weight))
+
+    def _numbers(self, y: ArrayLike) -> ArrayLike:
+        """With `encode`, texts as the numbers that they are: those of `fit` tell how numbers are
+        written. Raises ValueError for other texts."""
+        values = np.asarray(y)
+        if self.encode is None or values.ndim != 1 or values.dtype.kind not in "OTU":
+            return y
+        cells = as_table({"y": values}).cells("y", ())
+        self._mark = cells.mark if self._mark is None else self._mark
+        cells = unmarked(cells, self._mark)
+        if fault := cells.fault(texts=False, gaps=False):
+            raise ValueError(f"{fault}; give numbers")
+        return cells.numbers
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def _rows_of(trained: Trained, table: Table) -> Samples:
     known = set(section.targets) & set(table.names)
     if known and task.name != CLASSIFICATION:
         table.require(section.targets)
-        labels = numbers_of(table, section, task)
+        labels = numbers_of(table, section, task, columns.marks)
     elif known:
         (target,) = section.targets
         targets = table.texts(target, "class", section)

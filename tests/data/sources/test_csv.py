@@ -19,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from kindling.config.compose import compose
 from kindling.config.faults import check
+from kindling.config.schema import Config
 from kindling.config.written import written
 from kindling.data.module import DataModule
 from kindling.data.sources import csv as source
@@ -32,6 +33,7 @@ from kindling.data.tables.table import Table, as_table
 from kindling.inference.evaluation import evaluate_path
 from kindling.inference.inputs import read_inputs
 from kindling.inference.prediction import predict_inputs
+from kindling.inference.samples import samples_of
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
@@ -836,3 +838,68 @@ def test_parts_of_rows_in_the_memory_of_all(
     assert torch.equal(first, kept[some])
     assert torch.equal(second, kept[others])
     assert first.data_ptr() == rows.data_ptr()
+
+
+# The ways in which people write 1234.5, by the marks of data/tables/cells.py.
+WAYS: dict[str, tuple[Callable[[float], str], str]] = {
+    "commas": (lambda n: f"{n:,.1f}", "read without commas"),
+    "%": (lambda n: f"{n:.1f} %", "read without %"),
+    "decimal commas": (lambda n: f"{n:.1f}".replace(".", ","), "read decimal commas"),
+    "a currency": (lambda n: f"€{n:,.1f}", "read without a currency"),
+}
+
+
+def labelled(path: Path, labels: Iterable[object]) -> Path:
+    path.write_text("\n".join(["a,kind", *(f'{n % 7},"{y}"' for n, y in enumerate(labels))]))
+    return path
+
+
+@pytest.mark.parametrize("mark", WAYS)
+def test_numbers_to_predict_are_read_as_those_of_features(mark: str, tmp_path: Path) -> None:
+    """In training, in a table for validation, and in new rows, as training read them."""
+    write, how = WAYS[mark]
+    numbers, others = [(1000 + 37 * n) / 2 for n in range(60)], [1500.5, 2000.5, 1234.5]
+
+    def config(name: str, as_text: Callable[[float], object]) -> Config:
+        path = labelled(tmp_path / f"{name}.csv", map(as_text, numbers))
+        val = labelled(tmp_path / f"{name}_val.csv", map(as_text, others))
+        return compose(
+            "experiment=few_samples", "data=csv", f"data.path={path}", f"data.val_path={val}",
+            "data.target=kind", "task=regression", "trainer.max_epochs=1",
+        )  # fmt: skip
+
+    plain, written_so = config("plain", str), config("marked", write)
+    usual, marked = (open_source(each.data, each.task) for each in (plain, written_so))
+    assert (marked.targets, marked.shape) == (usual.targets, usual.shape)
+    for name in ("train", "test", "validation"):
+        part, same = getattr(marked, name), getattr(usual, name)
+        torch.testing.assert_close(part.labels, same.labels, rtol=0, atol=0)
+    assert f"column kind: {how}" in told(marked)
+    assert marked.columns is not None
+    assert marked.columns.marks == {"kind": mark}
+    model = open_trained(fit(written_so, tmp_path / "run").folder)
+    # Alone, 1,234 would be a thousand and more.
+    new, number = ("1,234", 1.234) if mark == "decimal commas" else (write(1.5), 1.5)
+    labels = samples_of(model, read_table(labelled(tmp_path / "new.csv", [new, write(2.5)]))).labels
+    assert labels is not None
+    assert labels[:, 0].tolist() == [number, 2.5]
+    with pytest.raises(InputError, match=r"column kind: 1 of 2 cells is not a number \(line 3: 'x"):
+        samples_of(model, read_table(labelled(tmp_path / "new.csv", [write(2.5), "x"])))
+
+
+@pytest.mark.parametrize("mark", WAYS)
+def test_classes_that_are_numbers_as_people_write_them_are_told(mark: str, tmp_path: Path) -> None:
+    write, how = WAYS[mark]
+    path = labelled(tmp_path / "t.csv", (write(n % 25 + 1000.5) for n in range(500)))
+    assert (
+        f"column kind: has 25 different numbers, {how}, in 500 rows, which looks like a quantity, "
+        "not like classes; each number is learned as a class of its own. To predict the number, "
+        "type task=regression"
+    ) in told(table(path, path.read_text()))
+    path = labelled(path, (write(n + 1000.5) for n in range(50)))
+    with pytest.raises(InputError) as refused:
+        table(path, path.read_text())
+    assert (
+        f"{path}: column kind: has 50 different numbers, {how}, in 50 rows, which looks like a "
+        "quantity, not like classes; to predict the number, type task=regression\n"
+    ) in str(refused.value)

@@ -260,7 +260,11 @@ def test_large_tables_get_fewer_features(room: int, monkeypatch: pytest.MonkeyPa
 
 
 DATES = [f"2024-{1 + n % 12:02}-{1 + n % 28:02}" for n in range(ROWS)]
-KINDS = {"number": NUMBERS, "date": DATES, "category": ["red", "green", "blue"] * 20}
+KINDS: dict[str, Any] = {
+    "number": NUMBERS,
+    "date": DATES,
+    "category": ["red", "green", "blue"] * 20,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)

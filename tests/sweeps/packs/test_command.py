@@ -61,10 +61,17 @@ def test_the_folder_follows_from_all_that_decides_the_pack(table: Path) -> None:
         ([0.5, 1.5] * 20, "regression"),
         ([*range(39), "many"], "classification"),
         (["", *range(39)], "regression"),
+        (["0;5", "1;5"] * 20, "regression"),  # of which the file makes decimal commas
+        ([f"${1 + n % 25}" for n in range(400)], "regression"),
+        ([f"{n % 25}%" for n in range(400)], "regression"),
+        ([n % 25 for n in range(400)], "classification"),
+        (["$5", "$10"] * 20, "classification"),
+        ([*["$5", "$10"] * 20, "free"], "classification"),
     ],
 )
 def test_the_task_follows_from_the_labels(tmp_path: Path, labels: list[object], task: str) -> None:
-    path = _table(tmp_path, *(f"{n},{n % 3},{label}" for n, label in enumerate(labels)))
+    quoted = [f"{label}".replace(";", ",") for label in labels]
+    path = _table(tmp_path, *(f'{n},{n % 3},"{label}"' for n, label in enumerate(quoted)))
     pack = check_command_line(path, "label", networks=2)
     assert pack.sweep.points[0].task.name == task
     other = "regression" if task == "classification" else "classification"

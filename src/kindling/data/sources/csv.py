@@ -3,10 +3,11 @@
 data/tables/ reads the file and turns its columns into features.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -26,11 +27,10 @@ from kindling.data.tables.cells import (
     Mask,
     alike,
     as_numbers,
-    is_quantity,
     listed,
     text_counts,
 )
-from kindling.data.tables.columns import Columns, NumberColumn
+from kindling.data.tables.columns import Columns, NumberColumn, is_quantity, read_as, unmarked
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.reading import read_table
 from kindling.data.tables.table import Table
@@ -57,7 +57,9 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     path = Path(config.path)
     divided = _Divided.of(config, task)
     table, found, rows = divided.table, divided.labels, divided.rows
-    columns = learn_columns(table, config, divided.mask(divided.training))
+    columns = learn_columns(table, config, divided.mask(divided.training)).model_copy(
+        update={"marks": found.marks}
+    )
     require_memory(
         f"data.path={path}: as {columns.width:,} features of each row it needs",
         4 * COPIES * len(rows) * columns.width,
@@ -135,22 +137,23 @@ def _labelled(table: Table, config: schema.Csv) -> Table:
 @dataclass(frozen=True)
 class _Labels:
     """The labels of the rows, and the names of the classes or of the columns; of classes, also the
-    text of each row."""
+    text of each row; of numbers, `marks` as those of Columns."""
 
     labels: Tensor
     names: list[str]
     texts: Sequence[str] = ()
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, table: Table, config: schema.Csv, task: schema.Task, known: Sequence[str] = ()
+        cls, table: Table, config: schema.Csv, task: schema.Task, known: Self | None = None
     ) -> Self:
-        """`known`: the classes of the training table. Raises InputError for cells that are no
-        labels of this task, and for other classes."""
+        """`known`: those of the training table. Raises InputError for cells that are no labels of
+        this task, and for other classes."""
         if task.name == CLASSIFICATION:
             target = config.targets[0]
             texts = table.texts(target, "class", config)
-            names = [*known] or _classes(texts, table.path, target)
+            names = _classes(texts, table.path, target) if known is None else known.names
             number_of = {name: number for number, name in enumerate(names)}
             unknown = sorted(set(texts) - set(number_of))
             if unknown:
@@ -160,8 +163,19 @@ class _Labels:
                     "class there, or leave them out here"
                 )
             return cls(torch.tensor([number_of[text] for text in texts]), names, texts)
-        numbers = torch.from_numpy(numbers_of(table, config, task))
-        return cls(numbers.float() if task.name == MULTILABEL else numbers, config.targets)
+        marks = _marks(table, config, task) if known is None else known.marks
+        numbers = torch.from_numpy(numbers_of(table, config, task, marks))
+        labels = numbers.float() if task.name == MULTILABEL else numbers
+        return cls(labels, config.targets, marks=marks)
+
+
+def _marks(table: Table, config: schema.Csv, task: schema.Task) -> dict[str, str]:
+    """Those of the columns of numbers to predict, which a note tells."""
+    named = {name: table.cells(name, config.empty).mark for name in config.targets}
+    marks = {name: mark for name, mark in named.items() if mark and task.name == REGRESSION}
+    for name, mark in marks.items():
+        table.note(f"column {name}: {read_as(mark)}", logging.INFO)
+    return marks
 
 
 @dataclass(frozen=True)
@@ -195,6 +209,10 @@ class _Divided:
                 )
         except InputError as error:
             faults = [str(error)]
+            if task.name == CLASSIFICATION and REGRESSION not in faults[0]:
+                told = _quantity(table, config)
+                cure = f"{table.path}: {told}; to predict the number, type task=regression"
+                faults = [cure, *faults] if told else faults
             try:
                 learn_columns(table, config, np.ones(len(table.lines), bool))
             except InputError as more:
@@ -208,11 +226,15 @@ class _Divided:
         return chosen
 
 
-def numbers_of(table: Table, config: schema.Csv, task: schema.Task) -> Floats:
-    """The labels (rows, outputs) of a table that has the columns: numbers, or 0 and 1. Raises
-    InputError for other cells."""
+def numbers_of(
+    table: Table, config: schema.Csv, task: schema.Task, marks: Mapping[str, str]
+) -> Floats:
+    """The labels (rows, outputs) of a table that has the columns: numbers, or 0 and 1. `marks` are
+    those of the training table. Raises InputError for other cells."""
     kind = "number" if task.name == REGRESSION else "label, 0 or 1,"
-    columns = [table.cells(name, config.empty) for name in config.targets]
+    columns = [
+        unmarked(table.cells(name, config.empty), marks.get(name, "")) for name in config.targets
+    ]
     for cells in columns:
         if fault := cells.fault(texts=False, gaps=False):
             classes = "; to learn the texts as classes, type task=classification"
@@ -237,7 +259,7 @@ def _own_validation(
     rows."""
     table.require(config.targets, "data.target")
     table = _labelled(table, config)
-    labels = _Labels.of(table, config, task, known.names).labels
+    labels = _Labels.of(table, config, task, known).labels
     _require_columns(table, config)
     groups = _groups(table, config)
     if groups is not None and training is not None:
@@ -314,14 +336,25 @@ def _class_doubts(table: Table, config: schema.Csv, targets: Sequence[str]) -> I
     for name in sorted({text.strip() for text in spaced.keys() - counts.keys()} & spaced.keys()):
         ways = {text: count for text, count in spaced.items() if text.strip() == name}
         yield f"{column}: {listed(ways)} differ only in white space, and are read as {name!r}"
-    if is_quantity(len(counts), len(targets)):
-        numbers = as_numbers([*counts])
-        if not np.isnan(numbers).any():
-            yield (
-                f"{column}: has {len(counts):,} different whole numbers in {len(targets):,} rows, "
-                "which looks like a quantity, not like classes; each number is learned as a class "
-                "of its own. To predict the number, type task=regression"
-            )
+    if targets and (quantity := _quantity(table, config)):
+        yield (
+            f"{quantity}; each number is learned as a class of its own. To predict the number, "
+            "type task=regression"
+        )
+
+
+def _quantity(table: Table, config: schema.Csv) -> str:
+    """A text about labels that look like numbers to predict; "" for others."""
+    cells = table.cells(config.targets[0], config.empty)
+    if not is_quantity(cells):
+        return ""
+    numbers = unmarked(cells, cells.mark).numbers
+    whole = "whole " if (numbers % 1 == 0).all() else ""
+    how = f", {read_as(cells.mark)}," if cells.mark else ""
+    return (
+        f"column {cells.name}: has {len(np.unique(numbers)):,} different {whole}numbers{how} in "
+        f"{len(numbers):,} rows, which looks like a quantity, not like classes"
+    )
 
 
 def _leaks(table: Table, config: schema.Csv, labels: _Labels, columns: Columns) -> Iterator[str]:

@@ -44,7 +44,6 @@ MARKS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {
     ),
 }  # fmt: skip
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001))))  # polars knows fewer
-MANY, FEW = 20, 10  # more whole numbers than MANY, with fewer than FEW rows each, are a quantity
 OTHER_CHARACTER = re.compile("[^0-9eE.+-]")  # `float` takes what is left just as NUMBER does
 # The empty cells of models and runs that were trained before data.empty: these words in any case.
 FORMERLY_EMPTY = frozenset(
@@ -60,11 +59,6 @@ def as_numbers(texts: Sequence[str]) -> Floats:
         with suppress(ValueError):
             return np.array(texts, np.float64)
     return np.array([float(text) if NUMBER.fullmatch(text) else np.nan for text in texts])
-
-
-def is_quantity(different: int, rows: int) -> bool:
-    """Whether so many different whole numbers are rather a quantity than classes."""
-    return different > MANY and rows < FEW * different
 
 
 def as_text(value: object) -> str:

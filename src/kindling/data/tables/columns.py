@@ -30,6 +30,7 @@ CORRECT = "correct that, or leave the rows out"
 # this value, so another one needs a field of the column.
 WITHIN = 0.3
 IN_CACHE = 2**14  # rows
+MANY, FEW = 20, 10  # more whole numbers than MANY, with fewer than FEW rows each, are a quantity
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
 Features = NDArray[Any]  # float64 or float32
@@ -47,6 +48,9 @@ def _one_of(allowed: Collection[str]) -> Callable[[str], str]:
         return value
 
     return check
+
+
+Mark = Annotated[str, AfterValidator(_one_of(("", *MARKS)))]
 
 
 def _rising(edges: list[float]) -> list[float]:
@@ -111,7 +115,7 @@ class NumberColumn(_Column):
     deviation: Positive
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
-    mark: Annotated[str, AfterValidator(_one_of(("", *MARKS)))] = ""
+    mark: Mark = ""
     words: list[str] = Field(default_factory=list)
     texts_are_empty: bool = False
     edges: Annotated[list[FiniteFloat], AfterValidator(_rising)] = Field(default_factory=list)
@@ -131,7 +135,7 @@ class NumberColumn(_Column):
             cells = replace(cells, empty=[*cells.empty, *self.words])
         if self.texts_are_empty:
             return without_texts(cells)
-        return unmarked(cells, self.mark) if self.mark else cells
+        return unmarked(cells, self.mark)
 
     def fault(self, cells: Cells) -> str:
         return cells.fault(texts=False, gaps=self.fill is not None)
@@ -168,10 +172,29 @@ def without_texts(cells: Cells) -> Cells:
 
 
 def unmarked(cells: Cells, mark: str) -> Cells:
-    """The cells with numbers that lack the marks."""
+    """The cells with numbers that lack the marks; `mark` is one of MARKS, or "" for none."""
+    if not mark:
+        return cells
     shape, plain = MARKS[mark]
     column = cells.mapped(lambda t: plain(t) if shape.fullmatch(t) else t, texts=True)
     return replace(cells, column=column)
+
+
+def is_quantity(cells: Cells) -> bool:
+    """Whether labels are rather numbers to predict than classes: fractions, or many. Of numbers
+    with marks, such as prices, each may have many rows."""
+    mark = cells.mark
+    numbers = unmarked(cells, mark).numbers[~cells.gaps]
+    if not len(numbers) or np.isnan(numbers).any():
+        return False
+    different = len(np.unique(numbers))
+    many = different > MANY and (bool(mark) or len(numbers) < FEW * different)
+    return many or bool((numbers % 1 != 0).any())
+
+
+def read_as(mark: str) -> str:
+    """How numbers with such marks are read."""
+    return f"read {mark}" if mark == "decimal commas" else f"read without {mark}"
 
 
 class TextColumn(_Column):
@@ -322,12 +345,14 @@ AnyColumn = NumberColumn | TextColumn | DateColumn
 
 class Columns(BaseModel):
     """How a row becomes the features of a sample: its columns, with what was learned of each.
-    `empty` is data.empty; None: of a model that was trained before there was this key."""
+    `empty` is data.empty; None: of a model that was trained before there was this key. `marks` are
+    those of the numbers to predict, by the names of their columns."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     columns: list[AnyColumn]
     empty: list[str] | None = None
+    marks: dict[str, Mark] = Field(default_factory=dict)
 
     @property
     def width(self) -> int:

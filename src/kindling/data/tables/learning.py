@@ -18,6 +18,7 @@ from kindling.data.tables.columns import (
     NumberColumn,
     TextColumn,
     as_date,
+    read_as,
     scale,
     unmarked,
     without_texts,
@@ -169,7 +170,7 @@ def _as_number(
     if cells.strange.any():
         if mark := cells.mark:
             cells = unmarked(cells, mark)
-            done.append(f"read without {mark}" if mark != "decimal commas" else f"read {mark}")
+            done.append(read_as(mark))
         else:
             texts_are_empty, texts = name in config.numbers, cells.counts(cells.strange)
             few = len(texts) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()

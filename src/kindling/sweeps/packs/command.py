@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from kindling.config.drawn import batch_size, draw_settings
 from kindling.config.faults import config_error
 from kindling.config.measures import CLASSIFICATION, REGRESSION
 from kindling.config.overrides import key_of, override_fault, override_text, parse
 from kindling.config.schema import Csv
 from kindling.config.written import printable
-from kindling.data.tables.cells import is_quantity
+from kindling.data.tables.columns import is_quantity
 from kindling.data.tables.reading import read_table
 from kindling.data.tables.table import Table
 from kindling.records.folder import MOST_MEMBERS
@@ -131,8 +129,4 @@ def _task_of(table: Table, target: str) -> str:
     """By the column of labels: numbers that are fractions, or too many to be classes, are a
     regression's."""
     cells = table.cells(target, Csv.model_fields["empty"].get_default(call_default_factory=True))
-    numbers = cells.numbers[~cells.gaps]
-    if cells.strange.any() or not len(numbers):
-        return CLASSIFICATION
-    many = is_quantity(len(np.unique(numbers)), len(numbers))
-    return REGRESSION if many or (numbers % 1 != 0).any() else CLASSIFICATION
+    return REGRESSION if is_quantity(cells) else CLASSIFICATION
