@@ -1,6 +1,7 @@
 """A data set, its splits, and the blocks of batches that an epoch has. Without Lightning, of which
 `module.py` makes them the data module."""
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.folds import Folds, training_and_validation
 from kindling.data.sources.source import Source, Split, require_weight
 from kindling.system.errors import InputError
+
+log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 CLASSES_TOLD = 5  # by name, with their counts
@@ -230,6 +233,12 @@ class Splits:
         if len(names) > CLASSES_TOLD:
             return f"{min(counts):,} to {max(counts):,} of each class"
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
+
+    def tell(self) -> None:
+        """Logs the notes of the source, and the warnings."""
+        self.source.tell()
+        for text in self.warnings():
+            log.warning("%s", text)
 
     def warnings(self) -> list[str]:
         """A text for each split that lacks samples of a class, and one for test samples that are

@@ -63,12 +63,10 @@ def open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule
     data.require_variance(config.model.typed_batch_norm)
     source = data.source
     if ranks.is_rank_zero():
-        source.tell()
+        data.tell()
     if source.instead_of:
         text = f"training on {source.name} instead of {source.instead_of}"
         log.warning("%s; to stop instead, type data=mnist", text)
-    for text in data.warnings() if ranks.is_rank_zero() else ():
-        log.warning("%s", text)
     return data
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from kindling.data.splits import Splits
 from kindling.inference.committees.making import select
 from kindling.inference.committees.twins import train_twin
 from kindling.inference.evaluation import evaluate
@@ -287,3 +288,29 @@ def test_a_regression(tmp_path: Path) -> None:
 def test_a_pack_that_is_removed_before_it_is_told_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pack: another command has removed it meanwhile"):
         tell(Run(tmp_path / "pack"))
+
+
+@pytest.mark.parametrize("rare", [0, 1, 2])
+def test_a_pack_tells_of_its_data_what_a_run_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, rare: int
+) -> None:
+    """Classes that a part lacks, and copies among the parts; before networks are trained."""
+    path = tmp_path / "table.csv"
+    labels = [f"c{n % 2}" for n in range(60)] + ["once"] * rare
+    path.write_text("x,label\n" + "\n".join(f"{n % 29},{y}" for n, y in enumerate(labels)))
+
+    def stop(*_: object) -> None:
+        raise InputError("stopped here")
+
+    monkeypatch.setattr(loop, "train_points", stop)
+    pack = check_command_line(path, "label", QUICK, folder=tmp_path / "pack", networks=2)
+    with pytest.raises(InputError, match="stopped here"):
+        make_pack(pack)
+    config = pack.sweep.points[0]
+    data = Splits(config.data, task=config.task)
+    data.setup()
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warned[-len(data.warnings()) :] == data.warnings()
+    lacking = sum("set has no sample of once; add samples" in text for text in warned)
+    assert lacking == (2 if rare else 0)
+    assert sum("test samples have the features of a training sample" in t for t in warned) == 1

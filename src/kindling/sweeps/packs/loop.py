@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kindling.config.written import counted
-from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.source import Source
+from kindling.data.splits import Splits
 from kindling.inference.baselines import compare
 from kindling.inference.committees.making import make_committee, summary
 from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
@@ -41,8 +41,11 @@ def make_pack(pack: CheckedPack) -> Run:
     config = pack.sweep.points[0]
     try:
         with lock_or_fail(pack.folder / ".pack.lock"):
-            source = open_source(config.data, config.task)
-            source.tell()
+            data = Splits(config.data, task=config.task)
+            data.setup()
+            data.tell()
+            source = data.source
+            del data  # the source alone stays in memory
             progress = _Progress(pack)
             progress.tell_ahead()
             with only_errors():
