@@ -4,11 +4,12 @@ import csv
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import sklearn.datasets
 import torch
@@ -40,6 +41,15 @@ from kindling.training.fit import fit
 from tests.helpers.data_files import ROWS
 
 DRAWN = np.random.default_rng(11)
+
+
+@pytest.fixture(autouse=True)
+def every_warning() -> Iterator[None]:
+    """PyTorch gives some warnings once in each process: another test may have had them."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
 
 
 def table(path: Path, text: str, *overrides: str) -> Source:
@@ -903,3 +913,30 @@ def test_classes_that_are_numbers_as_people_write_them_are_told(mark: str, tmp_p
         f"{path}: column kind: has 50 different numbers, {how}, in 50 rows, which looks like a "
         "quantity, not like classes; to predict the number, type task=regression\n"
     ) in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("task", ["classification", "regression", "multilabel"])
+def test_columns_of_numbers_are_read_without_a_warning(
+    task: str, suffix: str, tmp_path: Path
+) -> None:
+    """Also those that are no features: polars gives their memory read only."""
+    rows = 40
+    frame = pl.DataFrame({
+        "a": [float(n % 7) for n in range(rows)], "kind": [float(n % 2) for n in range(rows)],
+        "w": [1.0 + n % 3 for n in range(rows)], "who": [n // 2 for n in range(rows)],
+    })  # fmt: skip
+    paths = [tmp_path / f"{name}.{suffix}" for name in ("train", "val")]
+    for path, some in zip(
+        paths, (frame, frame.with_columns(who=pl.col("who") + rows)), strict=True
+    ):
+        some.write_csv(path) if suffix == "csv" else some.write_parquet(path)
+    config = compose(
+        "data=csv", f"data.path={paths[0]}", f"data.val_path={paths[1]}", f"task={task}",
+        "data.target=kind", "data.weights=w", "data.group=who",
+    )  # fmt: skip
+    found = open_source(config.data, config.task)
+    assert found.validation is not None
+    assert found.validation.weights is not None
+    assert found.validation.weights.tolist() == frame["w"].to_list()
+    assert found.validation.features.shape == (rows, found.shape[0])

@@ -296,7 +296,7 @@ def _weights(table: Table, config: schema.Csv) -> Tensor | None:
     if wrong.any():
         told = cells.counted(wrong, "is no weight", "are no weights")
         table.refuse([f"column {config.weights}: {told}; write numbers from 0 to 3e+38"])
-    weights = torch.from_numpy(cells.numbers).float()
+    weights = torch.from_numpy(cells.numbers.astype(np.float32))  # polars' memory is read only
     if not weights.any():
         table.refuse([f"column {config.weights}: is 0 in all rows; write a weight above 0"])
     return weights
