@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import polars
 import pytest
+import torch
 
 from kindling.config.compose import compose
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.source import Source
 from kindling.data.tables import reading
 from kindling.data.tables.cells import as_numbers, as_text
 from kindling.data.tables.reading import is_table, read_table
@@ -170,9 +173,6 @@ def test_a_small_file_of_many_cells_is_refused(
 
 def test_what_is_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.parquet"
-    polars.DataFrame({"a": [[1, 2]], "b": [1]}).write_parquet(path)
-    with pytest.raises(InputError, match="column a has lists, and a cell is one text or number"):
-        read_table(path)
     polars.DataFrame({"a": [1]}).write_parquet(path)
     with pytest.raises(InputError, match="has only one column, 'a'; a table has two or more"):
         read_table(path)
@@ -273,3 +273,35 @@ def test_columns_of_every_type_have_the_texts_of_their_values(values: Any) -> No
     assert cells.gaps.tolist() == [text == "" for text in texts]
     assert cells.mapped(len).to_list() == [*map(len, texts)]
     np.testing.assert_array_equal(cells.numbers, as_numbers(texts))
+
+
+@pytest.mark.parametrize("dtype", [polars.List(polars.Int64), polars.Array(polars.Int64, 1), None])
+def test_columns_of_lists_may_be_left_out(dtype: Any, tmp_path: Path) -> None:
+    """Lists, arrays and structs: in training, and beside the features of new rows."""
+    values = [{"a": n} if dtype is None else [n] for n in range(ROWS)]
+    frame = FRAME.with_columns(polars.Series("nested", values, dtype), other=polars.lit([1]))
+    path = tmp_path / "t.parquet"
+    frame.write_parquet(path)
+    plain = tmp_path / "plain.parquet"
+    FRAME.write_parquet(plain)
+    fault = "has lists or structs, and a cell is one text or number; write the parts as columns of"
+
+    def opened(file: Path, *overrides: str) -> Source:
+        return open_source(compose("data=csv", f"data.path={file}", *overrides).data)
+
+    usual = opened(plain, "data.target=good")
+    found = opened(path, "data.target=good", "data.drop=[nested,other]")
+    assert found.columns == usual.columns
+    torch.testing.assert_close(found.train.features, usual.train.features, rtol=0, atol=0)
+    assert found.columns is not None
+    same = found.columns.features(read_table(path))
+    np.testing.assert_array_equal(same, found.columns.features(read_table(plain)))
+    with pytest.raises(InputError) as refused:
+        opened(path, "data.target=good", "data.drop=[x]")
+    cure = "or type data.drop=[x,nested,other]"
+    told = [f"column {name}: {fault} their own, {cure}" for name in ("nested", "other")]
+    assert str(refused.value) == "\n  ".join([f"{path}: 2 faults", *told])
+    for key in ("data.target", "data.weights", "data.group"):
+        others = [] if key == "data.target" else ["data.target=good"]
+        with pytest.raises(InputError, match=f"t.parquet: column nested: {fault} their own"):
+            opened(path, f"{key}=nested", *others, "data.drop=[other]")

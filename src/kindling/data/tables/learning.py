@@ -62,6 +62,9 @@ def learn_columns(table: Table, config: schema.Csv, trained_on: Mask) -> Columns
     table.require(config.numbers, "data.numbers")
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
+    nested = [name for name in names if table.nested([name])]
+    drop = typed("data.drop", [*config.drop, *nested])
+    table.refuse(table.nested(nested, f", or type {drop}"))
     taken: dict[str, _Taken] = {}
     faults, room = [], MOST_FEATURES // (len(table.lines) * len(names))
     for name in names:

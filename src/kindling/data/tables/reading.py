@@ -77,8 +77,8 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
 
 def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.Series"]]:
     """The names of the columns, and the columns, without rows if `header_alone`. Raises InputError
-    for other files, for columns of lists, without the reader of workbooks, and if the table does
-    not fit into memory."""
+    for other files, without the reader of workbooks, and if the table does not fit into memory.
+    Columns of lists stay as they are."""
     workbook = path.suffix.lower() == ".xlsx"
     for fault in missing(str(path), "tables", ("fastexcel",)) if workbook else ():
         raise InputError(fault)
@@ -107,14 +107,10 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
             raise
         kind = "an Excel workbook" if workbook else "a Parquet file"
         raise InputError(f"{path}: cannot be read as {kind} ({str(error)[:200]})") from None
-    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
-    if nested:
-        raise InputError(
-            f"{path}: column {nested[0]} has lists, and a cell is one text or number; write the "
-            "parts as columns of their own, or leave the column out"
-        )
     columns = frame.clear() if header_alone else frame
-    return frame.columns, [as_column(column.name, column) for column in columns]
+    return frame.columns, [
+        column if column.dtype.is_nested() else as_column(column.name, column) for column in columns
+    ]
 
 
 def _separated(

@@ -38,8 +38,8 @@ def as_it_is(cells: Cells, config: schema.Csv, kind: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """The columns, by `as_column`, and the line of the file where each row ends. `notes` are levels
-    of logging and texts about what was done with the table."""
+    """The columns, by `as_column` or of lists, and the line of the file where each row ends.
+    `notes` are levels of logging and texts about what was done with the table."""
 
     path: Path
     columns: Mapping[str, "pl.Series"]
@@ -64,7 +64,9 @@ class Table:
             log.log(level, "%s", text)
 
     def cells(self, name: str, empty: Collection[str] | None) -> Cells:
-        """The cells of a column without white space around them; `empty` is data.empty."""
+        """The cells of a column without white space around them; `empty` is data.empty. Raises
+        InputError for a column of lists."""
+        self.refuse(self.nested([name]))
         words = frozenset(FORMERLY_EMPTY if empty is None else empty)
         if (name, words) not in self._cells:
             cells = Cells(name, self.columns[name], self.lines, words)
@@ -74,6 +76,15 @@ class Table:
                 return cells
             self._cells[name, words] = cells
         return self._cells[name, words]
+
+    def nested(self, names: Sequence[str], cure: str = "") -> list[str]:
+        """A text for each of these columns that has lists or structs; `cure` ends it."""
+        return [
+            f"column {name}: has lists or structs, and a cell is one text or number; write the "
+            f"parts as columns of their own{cure}"
+            for name in names
+            if self.columns[name].dtype.is_nested()
+        ]
 
     def take(self, rows: NDArray[np.bool_]) -> "Table":
         """The table of the chosen rows."""
