@@ -17,10 +17,12 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kindling.config.written import printable
 from kindling.data.tables import arff
 from kindling.data.tables.cells import as_column, as_numbers, stripped
+from kindling.data.tables.signatures import PARQUET, TEXT, WORKBOOK, require_kind
 from kindling.data.tables.table import Table
-from kindling.system.errors import InputError, parsing, reading
+from kindling.system.errors import InputError, first_line, parsing, reading
 from kindling.system.extras import missing
 from kindling.system.files import open_regular
 from kindling.system.resources import require_memory
@@ -80,9 +82,11 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
     for other files, without the reader of workbooks, and if the table does not fit into memory.
     Columns of lists stay as they are."""
     workbook = path.suffix.lower() == ".xlsx"
-    for fault in missing(str(path), "tables", ("fastexcel",)) if workbook else ():
-        raise InputError(fault)
+    kind = WORKBOOK if workbook else PARQUET
     with reading(path), open_regular(path) as file:  # polars would wait for a pipe
+        require_kind(path, file, kind)
+        for fault in missing(str(path), "tables", ("fastexcel",)) if workbook else ():
+            raise InputError(fault)
         size = path.stat().st_size
         if workbook and zipfile.is_zipfile(file):
             with parsing(f"{path}: is not a workbook"), zipfile.ZipFile(file) as parts:
@@ -105,8 +109,8 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
     except BaseException as error:  # a panic of its library is no Exception
         if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
             raise
-        kind = "an Excel workbook" if workbook else "a Parquet file"
-        raise InputError(f"{path}: cannot be read as {kind} ({str(error)[:200]})") from None
+        told = f"cannot be read as {kind} ({printable(first_line(error))[:200]})"
+        raise InputError(f"{path}: {told}") from None
     columns = frame.clear() if header_alone else frame
     return frame.columns, [
         column if column.dtype.is_nested() else as_column(column.name, column) for column in columns
@@ -251,6 +255,7 @@ def _content(path: Path, notes: list[str], *, header_alone: bool) -> bytes:
         try:
             with gzip.open(file) if packed else file as plain:
                 content = _beginning(plain, most) if header_alone else plain.read(most)
+                require_kind(path, io.BytesIO(content), TEXT)
                 if packed and not header_alone and plain.read(1):
                     raise InputError(
                         f"{path}: unpacks to more than {GROWTH} times its size; unpack it yourself"
