@@ -4,6 +4,7 @@ import csv
 import datetime
 import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ FRAME = polars.DataFrame({
 })  # fmt: skip
 
 
-def write_workbook(path: Path, rows: list[list[object]]) -> None:
-    """The least that a workbook has."""
+def write_workbook(path: Path, rows: list[list[object]], others: Sequence[str] = ()) -> None:
+    """The least that a workbook has; `others` are the names of further sheets with the rows."""
 
     def cell(value: object) -> str:
         if isinstance(value, int | float):
@@ -48,6 +49,7 @@ def write_workbook(path: Path, rows: list[list[object]]) -> None:
     main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
     of_documents = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     of_packages = "http://schemas.openxmlformats.org/package/2006"
+    names = dict(enumerate(["one", *others], 1))
     body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("[Content_Types].xml", (
@@ -55,22 +57,32 @@ def write_workbook(path: Path, rows: list[list[object]]) -> None:
             '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.'
             'relationships+xml"/><Default Extension="xml" ContentType="application/xml"/></Types>'
         ))  # fmt: skip
-        for name, kind, target in (
-            ("_rels/.rels", "officeDocument", "xl/workbook.xml"),
-            ("xl/_rels/workbook.xml.rels", "worksheet", "worksheets/sheet1.xml"),
-        ):
-            parts.writestr(name, (
-                f'<Relationships xmlns="{of_packages}/relationships"><Relationship Id="rId1" '
-                f'Type="{of_documents}/{kind}" Target="{target}"/></Relationships>'
-            ))  # fmt: skip
-        parts.writestr("xl/workbook.xml", (
-            f'<workbook xmlns="{main}" xmlns:r="{of_documents}"><sheets>'
-            '<sheet name="one" sheetId="1" r:id="rId1"/></sheets></workbook>'
-        ))  # fmt: skip
-        parts.writestr(
-            "xl/worksheets/sheet1.xml",
-            f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
+        for name, kind, targets in (
+            ("_rels/.rels", "officeDocument", {1: "xl/workbook.xml"}),
+            (
+                "xl/_rels/workbook.xml.rels", "worksheet",
+                {n: f"worksheets/sheet{n}.xml" for n in names},
+            ),
+        ):  # fmt: skip
+            links = "".join(
+                f'<Relationship Id="rId{n}" Type="{of_documents}/{kind}" Target="{target}"/>'
+                for n, target in targets.items()
+            )
+            parts.writestr(
+                name, f'<Relationships xmlns="{of_packages}/relationships">{links}</Relationships>'
+            )
+        sheets = "".join(
+            f'<sheet name="{name}" sheetId="{n}" r:id="rId{n}"/>' for n, name in names.items()
         )
+        parts.writestr("xl/workbook.xml", (
+            f'<workbook xmlns="{main}" xmlns:r="{of_documents}"><sheets>{sheets}'
+            "</sheets></workbook>"
+        ))  # fmt: skip
+        for n in names:
+            parts.writestr(
+                f"xl/worksheets/sheet{n}.xml",
+                f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
+            )
 
 
 def test_a_parquet_file_is_the_table_of_its_csv(tmp_path: Path) -> None:
@@ -307,3 +319,34 @@ def test_columns_of_lists_may_be_left_out(dtype: Any, tmp_path: Path) -> None:
         others = [] if key == "data.target" else ["data.target=good"]
         with pytest.raises(InputError, match=f"t.parquet: column nested: {fault} their own"):
             opened(path, f"{key}=nested", *others, "data.drop=[other]")
+
+
+@pytest.mark.parametrize("others", [[], ["data"], ["data", "a&amp;b"]])
+def test_the_sheet_of_a_workbook_that_is_read_is_told(others: list[str], tmp_path: Path) -> None:
+    """When the table is read, and in the errors of a sheet that is not the table."""
+    path = tmp_path / "t.xlsx"
+    shown = ", ".join(f"'{name}'" for name in others).replace("&amp;", "&")
+    told = (
+        f"only its first sheet, 'one', is read, not {shown}; to read another sheet, move it to the "
+        "front or save it as CSV"
+    )
+    end = f"; {told}" if others else ""
+    write_workbook(path, [["x", "y"], [1, 2]], others)
+    found = read_table(path)
+    assert [text for _, text in found.notes] == ([f"{path}: {told}"] if others else [])
+    with pytest.raises(InputError) as refused:
+        found.require(["z"], "--target")
+    assert str(refused.value) == (f"{path}: --target=z: there is no such column; it has x, y{end}")
+    faulty: list[tuple[list[list[object]], str]] = [
+        ([["note"], [1]], "has only one column, 'note'; a table has two or more"),
+        ([["x", "y"]], "has no row below its header"),
+    ]
+    for rows, fault in faulty:
+        write_workbook(path, rows, others)
+        with pytest.raises(InputError) as refused:
+            read_table(path)
+        assert str(refused.value) == f"{path}: {fault}{end}"
+    write_workbook(path, [], others)
+    with pytest.raises(InputError, match="cannot be read as an Excel workbook") as refused:
+        read_table(path)
+    assert str(refused.value).endswith(f"){end}")

@@ -54,8 +54,9 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     """
     notes: list[str] = []
     lines: Sequence[int] = ()
+    sheets = ""
     if path.suffix.lower() in FRAMES:
-        names, columns = _read_frame(path, header_alone=header_alone)
+        names, columns, sheets = _read_frame(path, header_alone=header_alone)
         lines = range(2, 2 + len(columns[0])) if columns else ()
     elif path.name.lower().endswith(arff.SUFFIXES):
         text = _content(path, notes, header_alone=header_alone).decode()
@@ -68,17 +69,20 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
         only = f"only one column, {names[0][:80]!r}" if names else "no column"
         apart = "separated by commas, semicolons or tabulators"
         more = "two or more" if path.suffix.lower() in FRAMES else f"columns {apart}"
-        raise InputError(f"{path}: has {only}; a table has {more}")
+        raise InputError(f"{path}: has {only}; a table has {more}{sheets}")
     if not (lines or header_alone):
-        raise InputError(f"{path}: has no row below its header")
-    found = Table(path, dict(zip(_named(names, notes), columns, strict=True)), lines)
+        raise InputError(f"{path}: has no row below its header{sheets}")
+    found = Table(path, dict(zip(_named(names, notes), columns, strict=True)), lines, sheets=sheets)
+    if sheets:
+        found.note(sheets.removeprefix("; "))
     for note in notes:
         found.note(note)
     return found
 
 
-def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.Series"]]:
-    """The names of the columns, and the columns, without rows if `header_alone`. Raises InputError
+def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.Series"], str]:
+    """The names of the columns, the columns, without rows if `header_alone`, and a text about the
+    sheets of a workbook, which ends an error, if there are several. Raises InputError
     for other files, without the reader of workbooks, and if the table does not fit into memory.
     Columns of lists stay as they are."""
     workbook = path.suffix.lower() == ".xlsx"
@@ -94,8 +98,10 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
                     raise InputError(f"{path}: unpacks to more than {GROWTH} times its size")
     import polars as pl
 
+    sheets = ""
     try:
         if workbook:  # its first sheet
+            sheets = _sheets(path)
             frame = pl.read_excel(path, infer_schema_length=None)
         else:
             lazy = pl.scan_parquet(path)
@@ -110,11 +116,25 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
         if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
             raise
         told = f"cannot be read as {kind} ({printable(first_line(error))[:200]})"
-        raise InputError(f"{path}: {told}") from None
-    columns = frame.clear() if header_alone else frame
-    return frame.columns, [
-        column if column.dtype.is_nested() else as_column(column.name, column) for column in columns
+        raise InputError(f"{path}: {told}{sheets}") from None
+    columns = [
+        column if column.dtype.is_nested() else as_column(column.name, column)
+        for column in (frame.clear() if header_alone else frame)
     ]
+    return frame.columns, columns, sheets
+
+
+def _sheets(path: Path) -> str:
+    """The end of an error about a workbook of several sheets, of which the first is read."""
+    import fastexcel
+
+    first, *others = fastexcel.read_excel(path).sheet_names
+    if not others:
+        return ""
+    return (
+        f"; only its first sheet, {first!r}, is read, not {', '.join(map(repr, others))[:200]}; to "
+        "read another sheet, move it to the front or save it as CSV"
+    )
 
 
 def _separated(

@@ -39,12 +39,14 @@ def as_it_is(cells: Cells, config: schema.Csv, kind: str) -> str:
 @dataclass(frozen=True)
 class Table:
     """The columns, by `as_column` or of lists, and the line of the file where each row ends.
-    `notes` are levels of logging and texts about what was done with the table."""
+    `notes` are levels of logging and texts about what was done with the table; `sheets` ends an
+    error, if the file has other sheets."""
 
     path: Path
     columns: Mapping[str, "pl.Series"]
     lines: Sequence[int]
     notes: list[tuple[int, str]] = field(default_factory=list, compare=False)
+    sheets: str = ""
     _cells: dict[tuple[str, frozenset[str]], Cells] = field(
         default_factory=dict, compare=False, repr=False, init=False
     )
@@ -111,7 +113,7 @@ class Table:
         for name in lacking[:FAULTS_SHOWN]:
             own = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
             alike = did_you_mean(name, others[:ALIKE])
-            told.append(f"{own}{alike or f'; it has {self._names_in_words}'}")
+            told.append(f"{own}{alike or f'; it has {self._names_in_words}{self.sheets}'}")
         return told + [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
 
     @cached_property
