@@ -514,7 +514,7 @@ def test_encode_prepares_columns_as_a_table_is_prepared() -> None:
     np.testing.assert_array_equal(copy.predict_proba(strange), fitted.predict_proba(strange))
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.predict(frame.drop("since"))
-    with pytest.raises(ValueError, match=r"column age: 1 of 1 cells is not a number .*'old'"):
+    with pytest.raises(ValueError, match=r"column age: 1 of 1 cell is not a number .*'old'"):
         fitted.predict(frame[:1].with_columns(pl.lit("old").alias("age")))
 
 

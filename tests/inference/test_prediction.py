@@ -522,13 +522,13 @@ def test_a_text_that_training_did_not_see_is_a_fault_of_its_file(
     paths = [tmp_path / "good.csv", tmp_path / "bad.csv"]
     output = predict_request(read_request(on_persian.folder, paths, "auto", None, force=False))
     assert output.faults == [
-        f"{tmp_path}/bad.csv: column region: 1 of 1 cells is a text (line 2: 'NAM') that training "
+        f"{tmp_path}/bad.csv: column region: 1 of 1 cell is a text (line 2: 'NAM') that training "
         "did not see: 'NAM' (1); correct that, or leave the rows out, or empty the cells to have "
         "'EU' read"
     ]
     rows = [line.split()[0] for line in output.text.splitlines() if "good.csv" in line]
     assert rows == [f"{tmp_path}/good.csv:{line}" for line in (2, 5)]
-    with pytest.raises(InputError, match="column region: 1 of 1 cells is a text"):
+    with pytest.raises(InputError, match="column region: 1 of 1 cell is a text"):
         evaluate_path(on_persian.folder, str(tmp_path / "bad.csv"))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from kindling.config.written import place_of_class, printable
+from kindling.config.written import counted, place_of_class, printable
 from kindling.data.pictures import SUFFIXES
 from kindling.system.errors import InputError, all_at_once, reading
 from kindling.system.files import sha256
@@ -207,7 +207,7 @@ def _left_out(root: Path, layout: Layout, others: Counter[str]) -> Iterator[str]
     if layout.unlabelled is not None:
         count = len(_pictures(layout.unlabelled)[0])
         yield (
-            f"{layout.unlabelled}: {count:,} pictures without classes, not used; "
+            f"{layout.unlabelled}: {counted(count, 'picture')} without classes, not used; "
             f"{as_command('predict')} RUN {layout.unlabelled} predicts them"
         )
     stray: list[Path] = []

@@ -231,7 +231,8 @@ class Splits:
         else:
             counts = torch.bincount(labels, minlength=len(names)).tolist()
         if len(names) > CLASSES_TOLD:
-            return f"{min(counts):,} to {max(counts):,} of each class"
+            least, most = min(counts), max(counts)
+            return f"{least:,}{f' to {most:,}' if most > least else ''} of each class"
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
 
     def tell(self) -> None:
@@ -252,14 +253,15 @@ class Splits:
         }
         texts = [
             f"the {name} set has no sample of {', '.join(missing[:10])}"
-            f"{f' and {len(missing) - 10} more classes' if missing[10:] else ''}; add samples"
+            f"{f' and {len(missing) - 10} more' if missing[10:] else ''}; add samples"
             f"{drawn[name] and f', or try another {drawn[name]}'}"
             for name, split in [*splits, ("test", self.test)]
             if (missing := split.empty_classes(self.source.labels))
         ]
         if self.test_in_training:
             texts.append(
-                f"{self.test_in_training:,} of {len(self.test):,} test samples have the "
+                f"{self.test_in_training:,} of {counted(len(self.test), 'test sample')} "
+                f"{'has' if self.test_in_training == 1 else 'have'} the "
                 f"features of a training sample, so the test {in_words(score_of(self.task.name))} "
                 "may be too good; leave out repeated samples, or give them one group (data.group)"
             )

@@ -446,7 +446,8 @@ def describe_predictions(predictions: Sequence[Prediction], labels: Sequence[str
         parts.append(f"drawings found: {len(predictions):,}; called none: {none:,}")
     unlike = sum("unlike" in found.note for found in predictions)
     if unlike:
-        parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
+        are = "is" if unlike == 1 else "are"
+        parts.append(f"{unlike:,} of {len(predictions):,} {are} {UNLIKE}")
     told: dict[str, list[tuple[Any, Any]]] = {}
     for found in predictions:
         if found.true_class is not None and found.guess is not None:

@@ -140,7 +140,7 @@ def test_a_table_for_validation_is_prepared_by_what_training_taught(tmp_path: Pa
     [
         ("a,b,kind\n1,2,green\n", (), "column kind has the class 'green', which data.path="),
         ("a,kind\n1,red\n", (), "v.csv: there is no column b"),
-        ("a,b,kind\nx,2,red\n", (), "v.csv: column a: 1 of 1 cells is not a number"),
+        ("a,b,kind\nx,2,red\n", (), "v.csv: column a: 1 of 1 cell is not a number"),
         ("a,b,kind\n3,2,red\n", ("data.group=a",), "the group '3' is in the training set and in"),
         ("a,b\n1,2\n", (), "data.target=kind: there is no such column"),
         (None, (), "v.csv: cannot be read"),
@@ -302,9 +302,7 @@ def test_learned_columns_are_stored_with_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(features[:3, 1:], one_hot)
     assert features[1, 0] == pytest.approx((number.fill - number.mean) / number.deviation)  # type: ignore[operator]
     new.write_text("t,n\ngreen,many\n")
-    with pytest.raises(
-        InputError, match=r"column n: 1 of 1 cells is not a number .*; correct that"
-    ):
+    with pytest.raises(InputError, match=r"column n: 1 of 1 cell is not a number .*; correct that"):
         predict_inputs(trained, read_inputs([new]))
 
 
@@ -525,7 +523,7 @@ def test_numbers_beyond_those_of_training_are_told_by_column(tmp_path: Path) -> 
     huge = as_table({"a": ["3e38"], "b": [14.62], "c": [0]})
     small = NumberColumn(name="a", fill=None, mean=0.0, deviation=1e-9)
     with pytest.raises(
-        InputError, match="column a: 1 of 1 cells is too large beside the numbers of"
+        InputError, match="column a: 1 of 1 cell is too large beside the numbers of"
     ):
         Columns(columns=[small]).features(huge)
 
@@ -590,7 +588,7 @@ def test_values_of_python_that_are_gaps(tmp_path: Path) -> None:
         assert "column region: 2 of 3 cells are empty (the first in line 2)" in str(caught.value)
         assert "column a: 1 of 3 cells is empty (line 1)" in str(caught.value)
     with pytest.raises(
-        InputError, match=r"column region: 1 of 1 cells is a text \(line 1: 'None'\)"
+        InputError, match=r"column region: 1 of 1 cell is a text \(line 1: 'None'\)"
     ):
         filled.features(as_table({"region": ["None"], "a": [1]}))
 
@@ -940,3 +938,15 @@ def test_columns_of_numbers_are_read_without_a_warning(
     assert found.validation.weights is not None
     assert found.validation.weights.tolist() == frame["w"].to_list()
     assert found.validation.features.shape == (rows, found.shape[0])
+
+
+@pytest.mark.parametrize("without", [1, 2])
+def test_rows_without_a_label_are_counted(without: int, tmp_path: Path) -> None:
+    labels = [*"ab" * 20, *[""] * without]
+    text = lines(["a", "kind"], [range(100, 100 + len(labels)), labels])
+    place = "line 42" if without == 1 else "the first in line 42"
+    has, is_left_out = ("has", "is left out") if without == 1 else ("have", "are left out")
+    expected = (
+        f"{without} of {len(labels)} rows {has} no label in kind ({place}), and {is_left_out}"
+    )
+    assert expected in told(table(tmp_path / "t.csv", text)).splitlines()

@@ -121,6 +121,6 @@ def test_what_several_folds_have_learned() -> None:
         part = as_table({"t": ["a", "bc"[row]], "n": ["9", "4"]})
         assert own[[2, row], :2].tolist() == each.features(part)[:, :2].tolist()
     with pytest.raises(
-        InputError, match=r"column t: 1 of 1 cells is a text .* that training did not"
+        InputError, match=r"column t: 1 of 1 cell is a text .* that training did not"
     ):
         columns.features(as_table({"t": ["d"], "n": ["1"]}))

@@ -83,7 +83,7 @@ def test_texts_are_categories_and_new_ones_are_none_of_them() -> None:
         found.features(new)[:, :4], [[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
     )
     notes = [text for _, text in new.notes]
-    assert any("'pink') that is no category: 'pink' (1); its features are 0" in t for t in notes)
+    assert any("'pink') that is not a category: 'pink' (1); its features are 0" in t for t in notes)
 
 
 def test_many_texts_are_the_frequent_ones_and_identifiers_are_left_out() -> None:
@@ -290,3 +290,27 @@ def test_a_model_may_refuse_empty_cells(kind: str) -> None:
         "the table: column a: 6 of 60 cells are empty (the first in line 4); type data.fill=auto, "
         "or type data.drop=[a]"
     )
+
+
+@pytest.mark.parametrize(("new", "rows"), [(1, 1), (1, 60), (2, 60)])
+def test_notes_about_one_and_about_several_cells(new: int, rows: int) -> None:
+    found, *_ = learn({"kind": KINDS["category"], "number": NUMBERS, "date": DATES})
+    many = rows - new
+    table = as_table({
+        "kind": ["pink"] * new + ["red"] * many, "number": [99] * new + [0] * many,
+        "date": ["2025-01-01"] * new + [DATES[0]] * many,
+    })  # fmt: skip
+    found.features(table)
+    place = "the first in line 1" if new > 1 else "line 1"
+    cells = f"{new} of {rows} {'cell' if rows == 1 else 'cells'}"
+    texts, which = ("are texts", "are not categories")
+    if new == 1:
+        texts, which = ("is a text", "is not a category")
+    beyond = f"{cells} {'is' if new == 1 else 'are'} beyond ({place}: "
+    assert [text for _, text in table.notes] == [
+        f"the table: column kind: {cells} {texts} ({place}: 'pink') that {which}: 'pink' ({new}); "
+        "its features are 0 there",
+        "the table: numbers that training did not see: "
+        f"column date, 2024-01-01 to 2024-12-24 in training: {beyond}'2025-01-01'); "
+        f"column number, {NUMBERS.min():g} to {NUMBERS.max():g} in training: {beyond}'99')",
+    ]

@@ -123,13 +123,15 @@ def _labelled(table: Table, config: schema.Csv) -> Table:
     without = np.logical_or.reduce(gaps)
     if not without.any() or without.all():
         return table
-    place = f"the first in line {table.lines[int(without.argmax())]}"
+    count = int(without.sum())
+    first = f"{'the first in ' if count > 1 else ''}line {table.lines[int(without.argmax())]}"
+    has, is_left_out = ("has", "is left out") if count == 1 else ("have", "are left out")
     names = " or ".join(config.targets[:SHOWN])
     words = sorted({w for n in config.targets for w in table.cells(n, config.empty).empty_words})
     table.note(
-        f"{int(without.sum()):,} of {len(without):,} rows have no label in {names} ({place}"
-        f"{'; read as empty: ' + ', '.join(map(repr, words[:SHOWN])) if words else ''}), and are "
-        "left out"
+        f"{count:,} of {len(without):,} rows {has} no label in {names} ({first}"
+        f"{'; read as empty: ' + ', '.join(map(repr, words[:SHOWN])) if words else ''}), and "
+        f"{is_left_out}"
     )
     return table.take(~without)
 

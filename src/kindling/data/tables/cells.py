@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kindling.config.written import counted
+
 if TYPE_CHECKING:
     import polars as pl  # 0.3 s, which only commands with a table wait for
 
@@ -228,7 +230,7 @@ class Cells:
         if text := self.text(first):
             place += f": {text[:40]!r}"
         total = len(self) if among is None else int(among.sum())
-        return f"{count:,} of {total:,} cells {several if count > 1 else one} ({place})"
+        return f"{count:,} of {counted(total, 'cell')} {several if count > 1 else one} ({place})"
 
     def fault(self, *, texts: bool, gaps: bool) -> str:
         """The faults of the column, "" for none. `texts` allows texts, `gaps` empty cells."""

@@ -236,7 +236,9 @@ class TextColumn(_Column):
 
     def described(self, cells: Cells, new: Mask, among: Mask) -> str:
         texts = cells.counted(new, "is a text", "are texts", among)
-        why = "that is no category" if self.others else "that training did not see"
+        why = "that training did not see"
+        if self.others:
+            why = "that is not a category" if new.sum() == 1 else "that are not categories"
         return f"{texts} {why}: {listed(cells.counts(new))}"
 
     @functools.cached_property
@@ -470,7 +472,9 @@ def _note_beyond(table: Table, beyond: Beyond, *, training: bool) -> None:
 
 def _first(texts: Sequence[str]) -> str:
     more = len(texts) - MOST_TOLD
-    return "; ".join([*texts[:MOST_TOLD], *([f"and {more:,} more columns"] if more > 0 else [])])
+    return "; ".join(
+        [*texts[:MOST_TOLD], *([f"and {counted(more, 'more column')}"] if more > 0 else [])]
+    )
 
 
 def _filling(cells: Cells, column: AnyColumn) -> str:

@@ -103,7 +103,7 @@ def _told(taken: dict[str, _Taken]) -> list[str]:
         for row in rows
     ]
     more = len(ordered) - MOST_ROWS
-    lines += [f"and {more:,} more columns"] if more > 0 else []
+    lines += [f"and {counted(more, 'more column')}"] if more > 0 else []
     return [line.rstrip() for line in lines]
 
 
@@ -261,8 +261,8 @@ def _as_category(
     if len(counts) > most:
         rest = sum(counts.values()) - sum(counts[text] for text in frequent)
         done.append(
-            f"the {most} most frequent of {len(counts):,} texts; {rest:,} training rows "
-            "have another"
+            f"the {most} most frequent of {len(counts):,} texts; "
+            f"{counted(rest, 'training row')} {'has' if rest == 1 else 'have'} another"
         )
     if fill := _gaps(cells, "no category"):
         done.append(fill)
