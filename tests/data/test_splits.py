@@ -143,8 +143,9 @@ def test_classes_without_a_sample_are_named(lacking: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("copies", "told"), [(1, "sample has"), (2, "samples have")])
 def test_one_and_equal_counts_in_words(copies: int, told: str, tmp_path: Path) -> None:
     x, y = np.arange(60.0)[:, None], np.repeat(np.arange(6), 10)
-    test = {"x_test": x[:copies], "y_test": y[:copies]}
-    np.savez(tmp_path / "a.npz", x=x, y=y, x_val=x + 99, y_val=y, **test)
+    np.savez(
+        tmp_path / "a.npz", x=x, y=y, x_val=x + 99, y_val=y, x_test=x[:copies], y_test=y[:copies]
+    )
     data = DataModule(compose("data=npz", f"data.path={tmp_path}/a.npz").data)
     data.setup()
     assert f"{copies} of {copies} test {told} the features of a training" in data.warnings()[1]

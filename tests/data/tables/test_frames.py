@@ -19,6 +19,7 @@ from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.source import Source
 from kindling.data.tables import reading
 from kindling.data.tables.cells import as_numbers, as_text
+from kindling.data.tables.columns import Columns
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import as_table
 from kindling.inference.evaluation import evaluate_path
@@ -350,3 +351,42 @@ def test_the_sheet_of_a_workbook_that_is_read_is_told(others: list[str], tmp_pat
     with pytest.raises(InputError, match="cannot be read as an Excel workbook") as refused:
         read_table(path)
     assert str(refused.value).endswith(f"){end}")
+
+
+@pytest.mark.parametrize("padding", ["", " ", "\t "])
+def test_white_space_around_names_does_not_count(padding: str, tmp_path: Path) -> None:
+    """In files of every kind, in DataFrames, and in models of before."""
+    names = [f"{padding}{name}{padding}" for name in ("a", "b", "y")]
+    values = [[float(n % 7) for n in range(ROWS)], [*range(ROWS)], [*"pq" * (ROWS // 2)]]
+    columns = dict(zip(names, values, strict=True))
+    frame = polars.DataFrame(columns)
+    rows = [*zip(*values, strict=True)]
+    paths = [tmp_path / name for name in ("t.csv", "t.parquet", "t.xlsx", "t.arff")]
+    frame.write_csv(paths[0], separator=";")
+    frame.write_parquet(paths[1])
+    write_workbook(paths[2], [[*names], *map(list, rows)])
+    attributes = "".join(f"@attribute '{name}' string\n" for name in names)
+    cells = "\n".join(",".join(map(str, row)) for row in rows)
+    paths[3].write_text(f"@relation r\n{attributes}@data\n{cells}\n")
+    sources = [
+        open_source(compose("data=csv", f"data.path={path}", "data.target=y", "data.drop=[b]").data)
+        for path in paths
+    ]
+    learned = sources[0].columns
+    assert learned is not None
+    assert learned.names == ["a"]
+    expected = learned.features(read_table(paths[0]))
+    before = Columns.model_validate(
+        {"columns": [each.model_dump() | {"name": names[0]} for each in learned.columns],
+         "empty": learned.empty}
+    )  # fmt: skip
+    assert before == learned
+    for source in sources:
+        assert source.columns == learned
+    for table in (*map(read_table, paths), as_table(columns), as_table(frame)):  # type: ignore[arg-type]
+        np.testing.assert_array_equal(learned.features(table), expected)
+
+
+def test_names_that_differ_in_white_space_alone_stay() -> None:
+    found = as_table({"a": [1], " a": [2], "b": [3]})
+    assert found.names == ["a", " a", "b"]

@@ -68,7 +68,7 @@ class _Column(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: str
+    name: Annotated[str, AfterValidator(str.strip)]  # models of before may have white space there
     absent: bool = False
     required: bool = False
 

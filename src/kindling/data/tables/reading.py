@@ -65,6 +65,7 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     else:
         content = _content(path, notes, header_alone=header_alone)
         names, columns, lines = _separated(path, content, notes, header_alone=header_alone)
+    names = [name.strip() for name in names]
     if len(names) < 2:
         only = f"only one column, {names[0][:80]!r}" if names else "no column"
         apart = "separated by commas, semicolons or tabulators"
@@ -176,7 +177,7 @@ def _separated(
 def _begun(text: str, separator: str) -> tuple[list[str], int, int]:
     """The names, the lines that they take, and the cells of the first row."""
     reader = _reader(text, separator)
-    names, lines = [name.strip() for name in next(reader, [])], reader.line_num
+    names, lines = list[str](next(reader, [])), reader.line_num
     return names, lines, len(next(reader, []))
 
 

@@ -142,11 +142,15 @@ def as_table(columns: Mapping[str, Iterable[Any]]) -> Table:
     if not hasattr(columns, "keys"):  # of polars
         columns = cast(Any, columns).to_dict()
     name, found = Path("the table"), dict[str, Any]()
-    for key in columns.keys():  # noqa: SIM118  # a DataFrame has keys, too
+    keys = [*columns.keys()]
+    names = [str(key).strip() for key in keys]  # as those of a file
+    if len({*names}) < len(names):
+        names = [*map(str, keys)]
+    for key, own in zip(keys, names, strict=True):
         values = columns[key]
         if isinstance(values, str) or not isinstance(values, Iterable):
-            raise InputError(f"{name}: column {key} is {values!r}, must be a list of values")
-        found[str(key)] = as_column(str(key), values)
+            raise InputError(f"{name}: column {own} is {values!r}, must be a list of values")
+        found[own] = as_column(own, values)
     lengths = {key: len(column) for key, column in found.items()}
     if len(set(lengths.values())) != 1 or not any(lengths.values()):
         told = ", ".join(f"{key} {length}" for key, length in lengths.items())[:200]
