@@ -205,7 +205,7 @@ def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path) -> None:
         ("a,kind\n1,0.5\n2,1\n", "column kind has numbers such as 0.5, which are not classes"),
         ("a,kin\n1,x\n", "data.target=kind: there is no such column; did you mean kin?"),
         ("5.1,setosa\n1,x\n", "column; it has 5.1, setosa; the first line must name columns"),
-        ('a,kind\n1,"x\n', "is not a table (unexpected end of data)"),
+        ('a,kind\n1,"x\n', "is not a table (a quote has no end)"),
     ],
 )
 def test_faults_of_tables(text: str, told: str, tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def test_another_encoding_is_told(tmp_path: Path) -> None:
             gzip.compress(b"a,b\n" + b"1,2\n" * 200_000, mtime=0),
             "unpacks to more than 100 times its size",
         ),
-        ('a,b\n"1,2\n', "is not a table (unexpected end of data)"),
+        ('a,b\n"1,2\n', "is not a table (a quote has no end)"),
+        ('a,b\n"1"2,3\n4,"5\n6,7\n', "is not a table (a quote has no end)"),
+        ('a,b\n1,2"\n4,"5', "is not a table (a quote has no end)"),
     ],
 )
 def test_what_is_no_table(content: bytes | str, told: str, tmp_path: Path) -> None:
@@ -129,6 +131,31 @@ def test_what_is_no_table(content: bytes | str, told: str, tmp_path: Path) -> No
     assert str(caught.value).startswith(f"{tmp_path}/a.csv: ")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("separator", ",;\t|")
+@pytest.mark.parametrize("place", [0, 1, 150])
+@pytest.mark.parametrize(
+    ("written", "cell"),
+    [
+        ('"5" tall', "5 tall"), ('"a"b1', "ab1"), ('"a"b"c"', 'ab"c"'), ('"a\nb"c', "a\nbc"),
+        ('"" b', " b"), ('"a""b"c', 'a"bc'), ('"é"é', "éé"),
+    ],
+)  # fmt: skip
+def test_cells_that_go_on_after_their_quotes(
+    written: str, cell: str, place: int, separator: str, tmp_path: Path
+) -> None:
+    """As Python reads them, in any row of the file."""
+    rows = [[f"{n}.5", "ok", f"{n}"] for n in range(200)]
+    rows[place][1] = written
+    text = "\n".join(separator.join(row) for row in [["x", "n", "y"], *rows])
+    columns, _, lines = read(tmp_path / "a.csv", text)
+    rows[place][1] = cell
+    assert [[*row] for row in zip(*columns.values(), strict=True)] == rows
+    more = written.count("\n")
+    assert lines == [n + 2 + (more if n >= place else 0) for n in range(200)]
+    python = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    assert [*python][1:] == rows
 
 
 @pytest.mark.parametrize("seed", range(20))

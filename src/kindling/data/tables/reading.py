@@ -8,11 +8,11 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *arff.SUFFIXES, *FRAM
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
 SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must have one length
 MOST_NOTES = 10
+END = "\0\0END\0\0"  # a row of its own after the last one, unless a quote there has no end
 WIDE = 10_000  # columns; polars takes some kilobytes for each, however few the rows
 TEXTS = 12  # bytes of memory for each byte of a table, while its cells are texts of Python
 CELL = 16  # bytes of memory of a cell of a frame; a longer text takes more
@@ -176,16 +177,24 @@ def _separated(
 
 def _begun(text: str, separator: str) -> tuple[list[str], int, int]:
     """The names, the lines that they take, and the cells of the first row."""
-    reader = _reader(text, separator)
-    names, lines = list[str](next(reader, [])), reader.line_num
-    return names, lines, len(next(reader, []))
+    rows = _rows(text, separator)
+    names, lines = next(rows, ([], 0))
+    return names, lines, len(next(rows, ([], 0))[0])
 
 
-def _reader(text: str, separator: str) -> Any:
-    return csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, strict=True,
-        skipinitialspace=separator == " ",
-    )  # fmt: skip
+def _rows(text: str, separator: str, *, strict: bool = False) -> Iterator[tuple[list[str], int]]:
+    """The rows, each with the line where it ends. Raises csv.Error for a quote without its end and,
+    if `strict`, for a cell that goes on after its closing quote."""
+    lines = chain(io.StringIO(text, newline=""), [END])
+    reader = csv.reader(
+        lines, delimiter=separator, strict=strict, skipinitialspace=separator == " "
+    )
+    for row in reader:
+        if row == [END]:
+            return
+        if row and row[-1].endswith(END):
+            raise csv.Error("a quote has no end")
+        yield row, reader.line_num
 
 
 # The columns, the lines where the rows end, and those of rows with only empty cells, which are
@@ -241,14 +250,14 @@ def _within(frame: "pl.DataFrame", mark: str) -> NDArray[np.int64]:
 def _row_by_row(path: Path, text: str, separator: str) -> Rows:
     """By Python: slower, and with the faults of each row."""
     require_memory(f"{path}: row by row it needs", TEXTS * len(text), "fewer rows")
-    reader = _reader(text, separator)
-    names, rows, lines, blank = next(reader), list[list[str]](), list[int](), list[int]()
-    for row in reader:
+    read = _rows(text, separator)
+    (names, _), rows, lines, blank = next(read), list[list[str]](), list[int](), list[int]()
+    for row, line in read:
         if any(row):
             rows.append(row)
-            lines.append(reader.line_num)
+            lines.append(line)
         elif len(row) > 1:
-            blank.append(reader.line_num)
+            blank.append(line)
     extra = bool(rows) and all(len(row) == len(names) + 1 for row in rows)
     return _columns(path, len(names) + extra, rows, lines), lines, blank
 
@@ -350,7 +359,7 @@ def _separator(text: str) -> str:
     for separator in SEPARATORS:
         lengths = []
         with suppress(csv.Error):  # perhaps in the last sampled row of a long text
-            for row in _reader(text, separator):
+            for row, _ in _rows(text, separator, strict=True):
                 lengths += [len(row)] if row else []
                 if len(lengths) > SAMPLED:
                     break
