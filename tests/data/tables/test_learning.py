@@ -45,7 +45,7 @@ def test_numbers_with_gaps_get_a_feature_of_absence() -> None:
     [
         (lambda n: f"{1000 * n + 1000:,}", "read without commas"),
         (lambda n: f"{n + 0.5}%", "read without %"),
-        (lambda n: f"{n + 0.5}".replace(".", ","), "read decimal commas"),
+        (lambda n: f"{n + 0.5}".replace(".", ","), "read with decimal commas"),
         (lambda n: f"${n:,}.50", "read without a currency"),
         (lambda n: "unknown" if n == 3 else str(n * n), "'unknown' (1) read as empty"),
         (lambda n: "." if n == 3 else str(n * n), "'.' (1) read as empty"),
@@ -66,6 +66,55 @@ def test_numbers_as_people_write_them(write: Any, done: str) -> None:
     np.testing.assert_allclose(features, (values - values.mean()) / values.std(), atol=1e-5)
     again = Columns.model_validate(found.model_dump(exclude_defaults=True))
     np.testing.assert_array_equal(again.features(as_table({"a": texts[:7]}))[:, 0], features[:7])
+
+
+def _dotted(number: float) -> str:
+    """As in German: 12.958,5; a whole number without a comma."""
+    return f"{number:,}".removesuffix(".0").translate(str.maketrans(",.", ".,"))
+
+
+@pytest.mark.parametrize(
+    ("write", "mark"),
+    [
+        (lambda x: f"{x:,}", "commas"),
+        (_dotted, "decimal commas"),
+        (lambda x: f"${x:,}", "a currency"),
+        (lambda x: f"{x} €", "a currency"),
+        (lambda x: f"{_dotted(x)} €", "a currency, with decimal commas"),
+        (lambda x: f"€{_dotted(x)}", "a currency, with decimal commas"),
+        (lambda x: f"{x:,}".replace(",", "'"), "apostrophes"),
+        (lambda x: f"{x:,}".replace(",", "\u202f"), "spaces"),
+        (lambda x: f"{x:,}".translate(str.maketrans(",.", " ,")), "spaces, with decimal commas"),
+    ],
+)
+def test_all_ways_to_write_a_number(write: Any, mark: str) -> None:
+    """Small and large ones, with a half and without, of both signs."""
+    values = [
+        sign * (10 ** (n % 7) * (n % 9 + 1) + n % 2 / 2) for n in range(30) for sign in (1, -1)
+    ]
+    found, table, told = learn({"a": [write(value) for value in values]})
+    (column,) = found.columns
+    assert isinstance(column, NumberColumn)
+    assert column.mark == mark
+    assert (column.low, column.high) == (min(values), max(values))
+    np.testing.assert_array_equal(column.cells(table, []).numbers, values)
+    assert mark in told[0]
+
+
+def test_dots_are_of_thousands_where_another_column_has_decimal_commas() -> None:
+    prices = [f"{n}.{n + 100}" if n % 3 else f"{n + 100}" for n in range(1, ROWS + 1)]
+    exact = [float(text.replace(".", "")) for text in prices]
+    as_they_are = [float(text) for text in prices]
+    shares, thousands = [f"{n},5" for n in range(ROWS)], [f"{n},500" for n in range(1, ROWS + 1)]
+    halves = [f"0.{n + 100}" for n in range(ROWS)]
+    for other, expected in ((shares, exact), (thousands, as_they_are), (halves, as_they_are)):
+        found, table, told = learn({"price": prices, "other": other, "half": halves})
+        column, _, half = found.columns
+        np.testing.assert_array_equal(column.cells(table, []).numbers, expected)
+        np.testing.assert_array_equal(half.cells(table, []).numbers, [float(t) for t in halves])
+        assert ("dots as thousands" in told[0]) == (expected is exact)
+        new = as_table({"price": ["2.500"], "other": [other[0]], "half": ["0.5"]})
+        assert column.cells(new, []).numbers[0] == (2500 if expected is exact else 2.5)
 
 
 def test_texts_are_categories_and_new_ones_are_none_of_them() -> None:

@@ -30,21 +30,49 @@ Floats = NDArray[np.float64]
 NUMBER = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
 )
-# What makes texts of numbers, and how they are read without: 12,958.42, 98%, 0,5 and $5.
+DECIMAL_COMMAS = "decimal commas"  # their columns have whole numbers too, whose dots are thousands'
+_PLAIN, _DOTTED = r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", r"(\d{1,3}(\.\d{3})+|\d+)"
+_BEFORE, _BEHIND = "[$€£] ?-?", " ?[$€£]"
+_SPACE = "[ \u00a0\u202f]"
+# What makes texts of numbers, and how they are read without: 12,958.42, 98%, 12.958,42, $5,
+# 12.958,42 €, 12'958 and 12 958.
 MARKS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {
-    "commas": (
-        re.compile(r"(?a)[+-]?\d{1,3}(,\d{3})+(\.\d*)?"), lambda text: text.replace(",", "")
-    ),
-    "%": (re.compile(r"(?a)[+-]?[\d.]+ ?%"), lambda text: text.rstrip("% ")),
-    "decimal commas": (
-        re.compile(r"(?a)[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+(e[+-]?\d+)?"),
-        lambda text: text.replace(".", "").replace(",", "."),
-    ),
-    "a currency": (
-        re.compile(r"(?a)[+-]?[$€£] ?\d[\d,]*(\.\d+)?"),
-        lambda text: re.sub("[$€£, ]", "", text),
-    ),
-}  # fmt: skip
+    name: (re.compile(f"(?a)[+-]?({shape})"), plain)
+    for name, shape, plain in (
+        ("commas", r"\d{1,3}(,\d{3})+(\.\d*)?", lambda text: text.replace(",", "")),
+        ("%", r"[\d.]+ ?%", lambda text: text.rstrip("% ")),
+        (
+            DECIMAL_COMMAS,
+            rf"{_DOTTED},\d+(e[+-]?\d+)?|[1-9]\d{{0,2}}(\.\d{{3}})+",
+            lambda text: text.replace(".", "").replace(",", "."),
+        ),
+        (
+            "a currency",
+            f"{_BEFORE}{_PLAIN}|{_PLAIN}{_BEHIND}",
+            lambda text: re.sub("[$€£, ]", "", text),
+        ),
+        (
+            f"a currency, with {DECIMAL_COMMAS}",
+            rf"{_BEFORE}{_DOTTED}(,\d+)?|{_DOTTED}(,\d+)?{_BEHIND}",
+            lambda text: re.sub("[$€£. ]", "", text).replace(",", "."),
+        ),
+        (
+            "apostrophes",
+            r"\d{1,3}(['’]\d{3})+(\.\d*)?",
+            lambda text: re.sub("['’]", "", text),
+        ),
+        (
+            "spaces",
+            rf"\d{{1,3}}({_SPACE}\d{{3}})+(\.\d*)?",
+            lambda text: re.sub(_SPACE, "", text),
+        ),
+        (
+            f"spaces, with {DECIMAL_COMMAS}",
+            rf"\d{{1,3}}({_SPACE}?\d{{3}})*,\d+",
+            lambda text: re.sub(_SPACE, "", text).replace(",", "."),
+        ),
+    )
+}
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001))))  # polars knows fewer
 OTHER_CHARACTER = re.compile("[^0-9eE.+-]")  # `float` takes what is left just as NUMBER does
 # The empty cells of models and runs that were trained before data.empty: these words in any case.
@@ -123,12 +151,14 @@ def text_counts(column: "pl.Series") -> Counter[str]:
 class Cells:
     """The cells of one column, texts without white space around them or numbers, with the line
     number of each row. `empty` are the words that count as empty; a word that is a number stands
-    for all spellings of the number."""
+    for all spellings of the number. `dots_are_thousands`, if the column allows that, because
+    another column of the table has decimal commas."""
 
     name: str
     column: "pl.Series"
     lines: Sequence[int]
     empty: Collection[str] = ()
+    dots_are_thousands: bool = False
 
     def __len__(self) -> int:
         return len(self.column)
@@ -165,9 +195,13 @@ class Cells:
     @property
     def mark(self) -> str:
         """A name of MARKS, if each strange cell would be a number without such marks; else ""."""
-        texts = self.counts(self.strange)
-        marks = (mark for mark, (shape, _) in MARKS.items() if all(map(shape.fullmatch, texts)))
-        return next(marks, "") if texts else ""
+        texts = {*self.counts(self.strange)}
+        if self.dots_are_thousands and not self.column.dtype.is_numeric():
+            dotted = {text for text in self.counts(~self.gaps) if "." in text}
+            found = _mark(texts | dotted)
+            if found.endswith(DECIMAL_COMMAS):
+                return found
+        return _mark(texts)
 
     @property
     def infinite(self) -> Mask:
@@ -242,6 +276,11 @@ class Cells:
             refused += [(self.gaps, "is empty", "are empty")]
         told = [self.counted(*each) for each in refused if each[0].any()]
         return f"column {self.name}: {', '.join(told)}" if told else ""
+
+
+def _mark(texts: Collection[str]) -> str:
+    marks = (mark for mark, (shape, _) in MARKS.items() if all(map(shape.fullmatch, texts)))
+    return next(marks, "") if texts else ""
 
 
 def listed(counts: Mapping[str, int], most: int = 5) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kindling.config.written import counted
-from kindling.data.tables.cells import MARKS, Cells, Floats, Mask, listed
+from kindling.data.tables.cells import DECIMAL_COMMAS, MARKS, Cells, Floats, Mask, listed
 from kindling.data.tables.table import Table
 
 MOST_TOLD = 8  # columns, in a line about all of them
@@ -194,7 +194,9 @@ def is_quantity(cells: Cells) -> bool:
 
 def read_as(mark: str) -> str:
     """How numbers with such marks are read."""
-    return f"read {mark}" if mark == "decimal commas" else f"read without {mark}"
+    if mark == DECIMAL_COMMAS:
+        return f"read with {mark}, dots as thousands"
+    return f"read without {mark}"
 
 
 class TextColumn(_Column):

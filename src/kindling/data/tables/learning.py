@@ -170,18 +170,17 @@ def _as_number(
 ) -> _Taken | None:
     name, mark, done, words = cells.name, "", list[str](), list[str]()
     texts_are_empty = False
-    if cells.strange.any():
-        if mark := cells.mark:
-            cells = unmarked(cells, mark)
-            done.append(read_as(mark))
-        else:
-            texts_are_empty, texts = name in config.numbers, cells.counts(cells.strange)
-            few = len(texts) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
-            if config.fill is None or not (few or texts_are_empty):
-                return None
-            done.append(f"{listed(texts)} read as empty")
-            words = [] if texts_are_empty else sorted(texts)
-            cells = without_texts(cells)
+    if mark := cells.mark:
+        cells = unmarked(cells, mark)
+        done.append(read_as(mark))
+    elif cells.strange.any():
+        texts_are_empty, texts = name in config.numbers, cells.counts(cells.strange)
+        few = len(texts) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
+        if config.fill is None or not (few or texts_are_empty):
+            return None
+        done.append(f"{listed(texts)} read as empty")
+        words = [] if texts_are_empty else sorted(texts)
+        cells = without_texts(cells)
     leave_out, infinite = _leave_out(name, config), bool(cells.infinite.any())
     if infinite or (cells.gaps.any() and config.fill is None):
         fault = cells.fault(texts=not infinite, gaps=config.fill is not None)

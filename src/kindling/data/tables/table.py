@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from kindling.config import schema
 from kindling.config.faults import did_you_mean
 from kindling.config.written import printable, typed
-from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, as_column, as_numbers, stripped
+from kindling.data.tables.cells import (
+    DECIMAL_COMMAS,
+    FORMERLY_EMPTY,
+    Cells,
+    as_column,
+    as_numbers,
+    stripped,
+)
 from kindling.system.errors import FAULTS_SHOWN, InputError, shortened
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALIKE = 1000  # names that an unknown name is compared with
+FIRST = 1000  # rows, which tell how a table writes numbers
 MOST_KEPT = 2**24  # cells; the columns of a larger table are read anew at each use
 
 
@@ -71,13 +79,27 @@ class Table:
         self.refuse(self.nested([name]))
         words = frozenset(FORMERLY_EMPTY if empty is None else empty)
         if (name, words) not in self._cells:
-            cells = Cells(name, self.columns[name], self.lines, words)
+            cells = Cells(name, self.columns[name], self.lines, words, self._dots_are_thousands)
             if np.isnan(cells.read).any():  # a number has no white space around
                 cells = replace(cells, column=stripped(self.columns[name]))
             if len(self.lines) * len(self.columns) > MOST_KEPT:
                 return cells
             self._cells[name, words] = cells
         return self._cells[name, words]
+
+    @cached_property
+    def _dots_are_thousands(self) -> bool:
+        """Whether a column has decimal commas, by its first rows."""
+        import polars as pl
+
+        for column in self.columns.values():
+            first = column.head(FIRST)
+            if first.dtype == pl.String and first.str.contains(",", literal=True).any():
+                texts = stripped(first)
+                cells = Cells(column.name, texts, range(len(texts)), FORMERLY_EMPTY)
+                if cells.mark.endswith(DECIMAL_COMMAS):
+                    return True
+        return False
 
     def nested(self, names: Sequence[str], cure: str = "") -> list[str]:
         """A text for each of these columns that has lists or structs; `cure` ends it."""
