@@ -124,6 +124,22 @@ def test_what_modules_that_cannot_train_are_told(installed: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_best_state_is_saved_and_loaded_through_the_hooks_as_by_lightning(
+    installed: Path,
+) -> None:
+    """Of the module, its callback and its data: states, and what on_save_checkpoint adds."""
+    found = scenario(installed, "best")
+    assert found.pop("two") == [1, 2, 2]
+    for name, ((ours, theirs), hooks, seen, same) in found.items():
+        assert ours == pytest.approx(theirs), name
+        assert hooks[0] == hooks[1] == ["module", "data", "callback", "state"]
+        assert seen[0] == seen[1] == "{'epoch': 1, 'of': (0, [tensor([2.])])}"
+        assert same is True
+    steps = {name: found[name][0][0]["test/steps"] for name in found}
+    assert steps == {"whole": 10, "within": 8}
+
+
+@pytest.mark.slow
 def test_two_ranks_train_as_one_with_twice_the_batch_size(installed: Path) -> None:
     """Own and foreign data; a rank that is killed, and a signal within an epoch."""
     found = scenario(installed, "two_ranks")

@@ -209,8 +209,10 @@ class CheckpointPairIO(CheckpointIO):
         if content is None:  # a file that a callback has written
             content = read(Path(path))
         states = {
-            OURS + key if key in ("History", "Checkpoints") else key: state
-            for key, state in content["callbacks"].items()  # old checkpoints have the user's here
+            OURS + key if key in ("History", "Checkpoints") else key: (
+                from_plain(state, _enums(self.users[key])) if key in self.users else state
+            )
+            for key, state in content["callbacks"].items()  # best.ckpt has the user's here
         }
         for key, state in content.get("user_callbacks", {}).items():
             if key in self.users:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
@@ -38,6 +38,9 @@ class Best(TypedDict):
     epoch: Epoch  # from 1
     step: Count
     weights: dict[str, Tensor]
+    # Of a LightningModule, in place of weights: the parts of best.ckpt that Lightning, the module,
+    # the callbacks and the data module give.
+    content: NotRequired[dict[str, Any]]
 
 
 class Checkpoints(RunsLast):

@@ -6,7 +6,7 @@ Kindling's callbacks ask a `LightningRun`, in place of the module, what they ask
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch import callbacks as lightnings
 from lightning.pytorch.core.optimizer import _MockOptimizer
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import Optimizer
@@ -34,7 +35,7 @@ from kindling.models import construct_model
 from kindling.ranks import processes as ranks
 from kindling.records.folder import ALWAYS
 from kindling.steps import base as ways
-from kindling.steps.base import StepChoice, StepPlan, contiguous
+from kindling.steps.base import StepChoice, StepPlan
 from kindling.steps.optimizers import build_optimizer, set_rates
 from kindling.steps.schedule import Schedule
 from kindling.system.errors import InputError, Interrupted, first_line
@@ -48,6 +49,11 @@ log = logging.getLogger(__name__)
 
 # Callbacks after which the last weights, not those of the best epoch, are the result.
 AVERAGING = (lightnings.StochasticWeightAveraging, lightnings.WeightAveraging)
+# What only a resumed run needs: the fields of `LightningRun.state`, and two of Lightning's.
+OF_RESUME = {
+    "kindling", "stacked", "threads", "step", "position", "ranks", "average", "diverged", "stopped",
+    "optimizer_states", "lr_schedulers",
+}  # fmt: skip
 
 
 class Batches(LightningDataModule):
@@ -203,7 +209,7 @@ class LightningRun:
         self.training_began = False
         self.to_restore: dict[str, Any] | None = None
         self.tested: dict[str, float] = {}
-        self.validated: dict[str, Tensor] | None = None  # weights
+        self.tested_file: Path | None = None  # the checkpoint with which it is tested
         self.last_rate: float | None = None
         self.schedules: list[Schedule] = []  # of the configuration, if the module has none
         origin = {"data": config.data.name} if data is None else data.origin()
@@ -249,15 +255,8 @@ class LightningRun:
         """There is one."""
 
     def copied_weights(self, trials: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Those of the last validation, if that was within an epoch."""
-        if self.validated is not None:
-            return [self.validated for _ in trials]
-        state = self.lightning.state_dict()
-        copy = {name: contiguous(v) for name, v in state.items() if isinstance(v, Tensor)}
-        return [copy for _ in trials]
-
-    def load_weights(self, _trial: int, weights: Mapping[str, Tensor]) -> None:
-        self.lightning.load_state_dict({**self.lightning.state_dict(), **weights})
+        """None: `LightningCheckpoints` keeps them with what the hooks add to a checkpoint."""
+        return [{} for _ in trials]
 
     # --- Lightning's Trainer ---------------------------------------------------------------------
 
@@ -309,7 +308,7 @@ class LightningRun:
         if not (is_overridden("test_step", self.lightning) and has_data):
             log.info("nothing is tested: the module has no test_step, or the data no test set")
             return
-        trainer.test(self.lightning, self.loaders, verbose=False)
+        trainer.test(self.lightning, self.loaders, ckpt_path=self.tested_file, verbose=False)
         for name, value in trainer.callback_metrics.items():
             full = name if name.startswith("test") else f"test/{name}"
             if LOGGED_NAME.fullmatch(full):
@@ -359,7 +358,7 @@ class LightningRun:
         # makes the iterator of the loader anew.
         loop = trainer.fit_loop
         loop.restarting = loop._resuming_from_checkpoint = False
-        loop.epoch_progress.current.ready += 1
+        loop.epoch_progress.current.ready = loop.epoch_progress.current.completed + 1
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -403,12 +402,6 @@ class Between(Callback):
         elif trainer.optimizers:
             self.run.last_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
 
-    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        """With trainer.val_check_interval, the weights at the end of the epoch are others."""
-        if self.run.configs[0].trainer.val_check_interval and not trainer.sanity_checking:
-            self.run.validated = None
-            (self.run.validated,) = self.run.copied_weights([0])
-
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Stops a run with weights that are not numbers."""
         if not all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):
@@ -418,9 +411,10 @@ class Between(Callback):
     def on_save_checkpoint(self, trainer: Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint |= self.run.state(trainer)
 
-    def on_load_checkpoint(self, _: Any, __: Any, checkpoint: dict[str, Any]) -> None:
-        self.run.status.load_state_dict(checkpoint)
-        self.run.to_restore = checkpoint
+    def on_load_checkpoint(self, trainer: Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:  # not at the test, with the best weights
+            self.run.status.load_state_dict(checkpoint)
+            self.run.to_restore = checkpoint
 
 
 class LightningCheckpoints(Checkpoints):
@@ -428,6 +422,7 @@ class LightningCheckpoints(Checkpoints):
     that was killed within an epoch begins this epoch again, with the same random numbers."""
 
     state_key = f"{OURS}Checkpoints"
+    validated: dict[str, Any] | None = None  # as `_captured`, if validations are within epochs
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
@@ -441,15 +436,41 @@ class LightningCheckpoints(Checkpoints):
         if signal:
             raise Interrupted(signal)
 
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        """With trainer.val_check_interval, the weights at the end of the epoch are others."""
+        if module.configs[0].trainer.val_check_interval and not trainer.sanity_checking:
+            self.validated = self._captured(trainer)
+
     def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         if module.batches_done:
             if self._averages:
                 self.best = [None]
             self._note_best(trainer, module, trainer.current_epoch + 1)
 
+    def _note_best(self, trainer: Trainer, module: Any, epoch: int) -> None:
+        before = self.best[0]
+        super()._note_best(trainer, module, epoch)
+        best = self.best[0]
+        if best is not None and best is not before:
+            known = self.validated
+            best["content"] = self._captured(trainer) if known is None else known
+
+    def _captured(self, trainer: Trainer) -> dict[str, Any]:
+        """What Lightning's checkpoint of this moment holds for others than a resumed run: copies of
+        the weights, and what the module, the callbacks and the data module add by their hooks and
+        states. Empty on ranks other than 0. All ranks must call this."""
+        content: dict[str, Any] = {}
+        trainer.save_checkpoint(self.pair.last, storage_options=content)
+        if content:
+            content["callbacks"] = content.pop("user_callbacks")
+        return {key: value for key, value in content.items() if key not in OF_RESUME}
+
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
-        """After the callbacks of the user, which may set the weights that they have averaged."""
+        """After the callbacks of the user, which may set the weights that they have averaged. Of
+        averaged weights, those at the end are the best ones."""
         if module.training_began:
+            if self._averages and (best := self.best[0]) is not None:
+                best["content"] = self._captured(trainer)
             self.write_between(trainer, module, ends=True)
 
     def _best_content(self, module: Any, trial: int) -> dict[str, Any]:
@@ -460,7 +481,9 @@ class LightningCheckpoints(Checkpoints):
         more: dict[str, Any] = {"pytorch-lightning_version": lightning.__version__}
         if saved:
             more |= {"hyper_parameters": saved, "hparams_name": own._hparams_name or "kwargs"}
-        return super()._best_content(module, trial) | more
+        best = self.best[trial]
+        assert best is not None
+        return super()._best_content(module, trial) | best.get("content", {}) | more
 
     def write_between(self, trainer: Trainer, run: Any, *, ends: bool = False) -> None:
         due, signal = self._due(trainer, run, trainer.current_epoch)
@@ -471,12 +494,13 @@ class LightningCheckpoints(Checkpoints):
         return any(isinstance(each, AVERAGING) for each in self.users)
 
     def finish(self, module: Any) -> None:
-        """Of averaged weights, those at the end are the best ones."""
-        best = self.best[0]
-        if self._averages and best is not None:
-            module.validated = None
-            (best["weights"],) = module.copied_weights([0])
+        """A run whose last epoch was in another process has its best.ckpt from that process."""
+        if self.best[0] is not None and self.best_epoch(0) != self.written_best:
             self._write_best(module)
+
+    def restore_best(self, module: Any) -> None:
+        """Lightning loads the file before the test, with the hooks, on all ranks."""
+        module.tested_file = self.runs[0].best_checkpoint if self.best[0] is not None else None
 
 
 def _plain(value: object) -> bool:

@@ -92,7 +92,7 @@ class State(CheckpointPart):
     reads. `History.rows`, `best` and `average` have an element per trial. The keys of `diverged`
     and `stopped` are trials; see `TrialStatuses` for the values."""
 
-    state_dict: dict[str, Tensor]
+    state_dict: dict[str, Any]  # tensors; of a LightningModule also what get_extra_state returns
     optimizer_states: list[dict[str, Any]]
     loops: dict[str, Loops]
     callbacks: _Callbacks
@@ -115,6 +115,9 @@ class State(CheckpointPart):
     def _check_trials(self) -> Self:
         history, best = self.callbacks.History, self.callbacks.Checkpoints.best
         trials = range(len(history.rows))
+        values = self.state_dict.values()
+        if self.step != ways.LIGHTNING and not all(isinstance(each, Tensor) for each in values):
+            raise ValueError("state_dict holds what is not a tensor")
         for name in ("stacked", "diverged", "stopped"):
             if not all(number in trials for number in getattr(self, name)):
                 raise ValueError(f"{name} names a trial that is not one of {len(trials)}")

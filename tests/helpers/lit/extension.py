@@ -41,6 +41,6 @@ registry.register_lightning_module(Odd, f"{HERE}.odd:build", monitors={"val/scor
 registry.register_model(Wrong, f"{HERE}.odd:build_wrongly")
 registry.register_lightning_datamodule(TemplateData, f"{HERE}.build:template_data")
 registry.register_lightning_datamodule(Tokens, f"{HERE}.odd:tokens")
-for name in ("checkpoint", "rates", "swa", "early"):
+for name in ("checkpoint", "rates", "swa", "early", "counts"):
     registry.register_callback(name, f"{HERE}.odd:{name}")
 registry.register_configs(Path(__file__).parent / "conf")

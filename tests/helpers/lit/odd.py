@@ -143,6 +143,69 @@ class Words(LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
+LOADED: list[str] = []  # the hooks that load what a checkpoint holds, as they are called
+
+
+class Remembers(Words):
+    """Best in its second epoch. Has a state beside its weights, as its data and callback have."""
+
+    def __init__(self, lr: float, seen: int = 0) -> None:
+        super().__init__(lr)
+        self.save_hyperparameters()
+        self.seen: Any = {"epoch": -1, "of": (seen, [torch.zeros(1)])}
+
+    def get_extra_state(self) -> Any:
+        return {"epoch": self.seen["epoch"]}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state["epoch"]
+
+    def on_train_epoch_start(self) -> None:
+        self.seen["epoch"] = self.current_epoch
+        self.seen["of"][1][0] += 1
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", abs(self.current_epoch - 1.0), batch_size=1)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        trainer: Any = self.trainer
+        loss, data = self.loss(batch), trainer.datamodule
+        (counter,) = (each for each in trainer.callbacks if isinstance(each, Counter))
+        values: dict[str, Any] = {"test_loss": loss, "test/epoch": float(self.seen["epoch"])}
+        values |= {"test/sum": self.seen["of"][1][0].item(), "test/steps": float(data.loaded)}
+        values |= {"test/counted": float(counter.loaded), "test/states": float(counter.epochs)}
+        values["test/extra"] = float(self.extra)
+        self.log_dict(values, batch_size=1)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["seen"] = self.seen
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        LOADED.append("module")
+        self.seen = checkpoint["seen"]
+
+
+class Counter(callbacks.Callback):
+    epochs, loaded = 0, -1
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        self.epochs += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": {self.epochs}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        LOADED.append("state")
+        (self.epochs,) = state["epochs"]
+
+    def on_save_checkpoint(self, _: Any, __: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["counted"] = self.epochs
+
+    def on_load_checkpoint(self, _: Any, __: Any, checkpoint: dict[str, Any]) -> None:
+        LOADED.append("callback")
+        self.loaded = checkpoint["counted"]
+
+
 KINDS = {
     "plain": Plain,
     "manual": Manual,
@@ -164,6 +227,8 @@ def build_wrongly(section: Any, shape: Any, outputs: Any) -> Any:
 def build(section: Any, shape: Any, outputs: Any) -> Any:
     if section.kind == "words":
         return Words(section.lr)
+    if section.kind == "remembers":
+        return Remembers(section.lr)
     if section.kind == "refused":
         return Refused()
     if section.kind == "text":
@@ -184,7 +249,7 @@ class Stream(IterableDataset[Any]):
 class TokenData(LightningDataModule):
     def __init__(self, batches: int) -> None:
         super().__init__()
-        self.batches = batches
+        self.batches, self.loaded = batches, -1
 
     def train_dataloader(self) -> Any:
         return DataLoader(Stream(self.batches), batch_size=None)
@@ -192,6 +257,15 @@ class TokenData(LightningDataModule):
     def val_dataloader(self) -> Any:
         now = torch.arange(7)
         return DataLoader([{"now": now, "next": (now + 1) % 7}], batch_size=None)  # type: ignore[arg-type]
+
+    test_dataloader = val_dataloader
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.trainer.global_step if self.trainer else 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        LOADED.append("data")
+        self.loaded = state["steps"]
 
 
 def tokens(section: Any) -> TokenData:
@@ -213,3 +287,7 @@ def swa(config: Any) -> callbacks.Callback:
 
 def early(config: Any) -> callbacks.Callback:
     return callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=1)
+
+
+def counts(config: Any) -> callbacks.Callback:
+    return Counter()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from benchmarks.crashes import fingerprint
 from kindling.config.compose import compose
@@ -28,6 +29,7 @@ from kindling.system.errors import InputError, Interrupted
 from kindling.training.fit import fit
 from kindling.training.progress import ProgressFile
 from tests.helpers.kills import Killed
+from tests.helpers.lit import odd
 from tests.helpers.lit.build import template, template_data
 from tests.helpers.lit.mnist_module import MNISTLitModule
 from tests.helpers.lit.odd import Plain
@@ -37,6 +39,7 @@ COMMON = ("trainer=cpu", "trainer.max_epochs=4")
 ODD = ("model=odd", "data=digits", "checkpoint.monitor=val_loss", "checkpoint.mode=min")
 TEMPLATE = ("model=template", "data=template")
 TOKENS = (*ODD, "model.kind=words", "data=tokens")
+REMEMBERS = (*ODD, "model.kind=remembers", "data=tokens", "callbacks=[counts]")
 
 
 def configured(*overrides: str) -> Config:
@@ -84,6 +87,7 @@ RESUMED = {
     "plateau": (*ODD, "scheduler=plateau", "scheduler.patience=0", "optimizer.lr=5"),
     "manual": (*ODD, "model.kind=manual"),
     "tokens": TOKENS,
+    "remembers": REMEMBERS,
     "swa": (*ODD, "callbacks=[swa]", "trainer.max_epochs=5"),
     "early": (*ODD, "callbacks=[early]", "trainer.max_epochs=9"),
 }
@@ -289,6 +293,38 @@ def callbacks(folder: Path) -> dict[str, Any]:
     }
 
 
+def best(folder: Path) -> dict[str, Any]:
+    """What the test finds with the best state, here and by Lightning alone, with one device and
+    two, and with validations within epochs."""
+    found: dict[str, Any] = {}
+    for name, keys in {"whole": (), "within": ("trainer.val_check_interval=3",)}.items():
+        config = configured(*REMEMBERS, *keys)
+        odd.LOADED.clear()
+        run = fit(config, folder / name)
+        ours = {key: value for key, value in run.result.items() if key.startswith("test")}
+        hooks = [*odd.LOADED]
+        seed_everything(0, verbose=False)
+        module: Any = odd.build(config.model, None, None)
+        data = odd.tokens(config.data)
+        kept = ModelCheckpoint(folder / f"{name}.theirs", monitor="val_loss", mode="min")
+        trainer = Trainer(
+            max_epochs=4, accelerator="cpu", logger=False, enable_progress_bar=False,
+            val_check_interval=config.trainer.val_check_interval, num_sanity_val_steps=-1,
+            callbacks=[odd.counts(config), kept],
+        )  # fmt: skip
+        trainer.fit(module, data)
+        odd.LOADED.clear()
+        (theirs,) = trainer.test(module, data, "best", verbose=False, weights_only=False)
+        loaded = odd.Remembers.load_from_checkpoint(run.best_checkpoint)
+        other = odd.Remembers.load_from_checkpoint(kept.best_model_path, weights_only=False)
+        same = loaded.table.weight.equal(other.table.weight)
+        seen = [str(loaded.seen), str(other.seen)]
+        found[name] = [[ours, theirs], [hooks, odd.LOADED[:4]], seen, same]
+    two = fit(configured(*REMEMBERS, "trainer.devices=2"), folder / "two").result
+    found["two"] = [two["test/epoch"], two["test/sum"], two["test/counted"]]
+    return found
+
+
 class KillsARank(Callback):
     """Rank 1 dies once, in the middle of the third epoch; or a scheduler signals it."""
 
@@ -334,7 +370,7 @@ def two_ranks(folder: Path) -> dict[str, Any]:
 
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     each.__name__: each
-    for each in (resumed, interrupted, plain_lightning, told, keys, callbacks, two_ranks)
+    for each in (resumed, interrupted, plain_lightning, told, keys, callbacks, best, two_ranks)
 }
 
 if __name__ == "__main__":
