@@ -130,6 +130,9 @@ def test_the_best_state_is_saved_and_loaded_through_the_hooks_as_by_lightning(
     """Of the module, its callback and its data: states, and what on_save_checkpoint adds."""
     found = scenario(installed, "best")
     assert found.pop("two") == [1, 2, 2]
+    names, expected, tested = found.pop("partial")  # strict_loading=False
+    assert names == ["layer.weight", "layer.bias"]
+    assert tested == pytest.approx(expected, rel=1e-5)
     for name, ((ours, theirs), hooks, seen, same) in found.items():
         assert ours == pytest.approx(theirs), name
         assert hooks[0] == hooks[1] == ["module", "data", "callback", "state"]

@@ -185,6 +185,24 @@ class Remembers(Words):
         self.seen = checkpoint["seen"]
 
 
+class Partial(Plain):
+    """Has a frozen backbone of a fixed start, which its checkpoints leave out."""
+
+    strict_loading = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.backbone = nn.Linear(784, 784).requires_grad_(requires_grad=False)
+
+    def loss(self, batch: Any) -> Tensor:
+        features, labels = batch
+        return super().loss((self.backbone(features.flatten(1)), labels))
+
+    def state_dict(self, *arguments: Any, **more: Any) -> Any:
+        state = super().state_dict(*arguments, **more)
+        return {name: value for name, value in state.items() if "backbone" not in name}
+
+
 class Counter(callbacks.Callback):
     epochs, loaded = 0, -1
 
@@ -215,6 +233,7 @@ KINDS = {
     "raises": Raises,
     "nan": NotANumber,
     "lambda": Lambda,
+    "partial": Partial,
     "many": Many,
 }
 

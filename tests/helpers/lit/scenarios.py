@@ -88,6 +88,7 @@ RESUMED = {
     "manual": (*ODD, "model.kind=manual"),
     "tokens": TOKENS,
     "remembers": REMEMBERS,
+    "partial": (*ODD, "model.kind=partial", "optimizer.lr=0.3"),
     "swa": (*ODD, "callbacks=[swa]", "trainer.max_epochs=5"),
     "early": (*ODD, "callbacks=[early]", "trainer.max_epochs=9"),
 }
@@ -266,6 +267,14 @@ class Validations(Callback):
         self.count += not trainer.sanity_checking
 
 
+def test_loss(module: Any) -> float:
+    test = DataModule(configured(*ODD).data)
+    test.setup()
+    features, labels, _ = next(iter(test.test_dataloader()))
+    with torch.no_grad():
+        return float(module.loss((as_float(features), labels)))
+
+
 def callbacks(folder: Path) -> dict[str, Any]:
     """Lightning's own callbacks."""
     run = fit(
@@ -279,17 +288,13 @@ def callbacks(folder: Path) -> dict[str, Any]:
     plain = fit(configured(*ODD, "trainer.max_epochs=5"), folder / "plain")
     loaded = Plain(784, 10, 0.1)
     loaded.load_state_dict(checkpoint.read(averaged.best_checkpoint)["state_dict"])
-    test = DataModule(configured(*ODD).data)
-    test.setup()
-    features, labels, _ = next(iter(test.test_dataloader()))
-    loss = loaded.loss((as_float(features), labels)).item()
     return {
         "file": file.name,
         "epoch": run.result["best"]["epoch"],
         "same": all(best[name].equal(theirs[name]) for name in best),
         "columns": [*run.history[-1]],
         "rates": [row["lr-Adam"] for row in run.history[1:]],
-        "swa": [loss, averaged.result["test_loss"], plain.result["test_loss"]],
+        "swa": [test_loss(loaded), averaged.result["test_loss"], plain.result["test_loss"]],
     }
 
 
@@ -320,6 +325,13 @@ def best(folder: Path) -> dict[str, Any]:
         same = loaded.table.weight.equal(other.table.weight)
         seen = [str(loaded.seen), str(other.seen)]
         found[name] = [[ours, theirs], [hooks, odd.LOADED[:4]], seen, same]
+    config = configured(*RESUMED["partial"])
+    run = fit(config, folder / "partial")
+    seed_everything(0, verbose=False)
+    part = odd.build(config.model, (1, 28, 28), 10)
+    state = checkpoint.read(run.best_checkpoint)["state_dict"]
+    part.load_state_dict(state, strict=False)
+    found["partial"] = [[*state], test_loss(part), run.result["test_loss"]]
     two = fit(configured(*REMEMBERS, "trainer.devices=2"), folder / "two").result
     found["two"] = [two["test/epoch"], two["test/sum"], two["test/counted"]]
     return found
