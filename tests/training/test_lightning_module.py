@@ -143,6 +143,19 @@ def test_the_best_state_is_saved_and_loaded_through_the_hooks_as_by_lightning(
 
 
 @pytest.mark.slow
+def test_lazy_layers(installed: Path) -> None:
+    found = scenario(installed, "lazy")
+    assert found["parameters"] == (784 + 1) * 8 + (8 + 1) * 10
+    assert found["summary"] == "odd, lazy layers, whose sizes come with the first batch"
+    assert found["loss"][0] == pytest.approx(found["loss"][1], rel=1e-5)
+    assert found["loss"][0] < 1.5
+    assert found["told"] == (
+        "trainer.devices=2: the module has lazy layers, which DDP refuses; name their sizes in the "
+        "module, or type trainer.devices=1"
+    )
+
+
+@pytest.mark.slow
 def test_two_ranks_train_as_one_with_twice_the_batch_size(installed: Path) -> None:
     """Own and foreign data; a rank that is killed, and a signal within an epoch."""
     found = scenario(installed, "two_ranks")

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from kindling.config import registry, schema
 from kindling.config.written import written
@@ -161,4 +162,5 @@ def forward_pass(model: nn.Module, shape: Sequence[int]) -> ForwardPass:
 
 
 def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+    """Lazy ones, which have no size before the first batch, are not counted."""
+    return sum(each.numel() for each in model.parameters() if not is_lazy(each))

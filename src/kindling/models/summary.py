@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from kindling.config.registry import is_lightning
 from kindling.config.schema import Config
@@ -17,6 +18,8 @@ from kindling.models import build_model, construct_model, count_parameters
 def in_a_line(name: str, model: nn.Module) -> str:
     """Such as `mlp 784-32-10, 25,450 parameters`; the sizes only if all weights are of linear
     layers or norms."""
+    if any(map(is_lazy, model.parameters())):
+        return f"{name}, lazy layers, whose sizes come with the first batch"
     layers = [part for part in model.modules() if isinstance(part, nn.Linear)]
     others = [
         part

@@ -51,6 +51,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     record,
 )
 from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from kindling.system.errors import InputError, Interrupted
@@ -312,6 +313,11 @@ class WrappedRanks(RanksStrategy):
         # Each of several optimizers gets the gradients of its own part of the module.
         module = self.lightning_module
         assert module is not None
+        if any(map(is_lazy, module.parameters())):
+            raise InputError(
+                f"trainer.devices={self.world_size}: the module has lazy layers, which DDP "
+                "refuses; name their sizes in the module, or type trainer.devices=1"
+            )
         self._ddp_kwargs["find_unused_parameters"] = not module.automatic_optimization
         DDPStrategy.configure_ddp(self)
 

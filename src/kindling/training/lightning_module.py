@@ -21,6 +21,7 @@ from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
@@ -426,8 +427,10 @@ class LightningCheckpoints(Checkpoints):
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        # Raises InputError for a state that cannot be kept, before hours are lost.
-        trainer.save_checkpoint(self.pair.last, storage_options={})
+        # Raises InputError for a state that cannot be kept, before hours are lost. Lazy layers have
+        # no state before the first batch.
+        if not any(map(is_lazy, module.lightning.parameters())):
+            trainer.save_checkpoint(self.pair.last, storage_options={})
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         signal = self.signals.received or 0

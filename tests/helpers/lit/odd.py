@@ -203,6 +203,26 @@ class Partial(Plain):
         return {name: value for name, value in state.items() if "backbone" not in name}
 
 
+class Lazy(Plain):
+    def __init__(self, inputs: int, outputs: int, lr: float) -> None:
+        super().__init__(inputs, outputs, lr)
+        self.layer = nn.Sequential(nn.LazyLinear(8), nn.Tanh(), nn.LazyLinear(outputs))  # type: ignore[assignment]
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), self.lr)
+
+
+class LazyUnvalidated(Lazy):
+    """The first batch is of the training."""
+
+    validation_step = None  # type: ignore[assignment]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.log("val_loss", loss, on_epoch=True, on_step=False)
+        return loss
+
+
 class Counter(callbacks.Callback):
     epochs, loaded = 0, -1
 
@@ -234,6 +254,8 @@ KINDS = {
     "nan": NotANumber,
     "lambda": Lambda,
     "partial": Partial,
+    "lazy": Lazy,
+    "lazy_unvalidated": LazyUnvalidated,
     "many": Many,
 }
 

@@ -22,6 +22,7 @@ from kindling.config.compose import compose
 from kindling.config.schema import Config
 from kindling.data.module import DataModule
 from kindling.data.sources.source import as_float
+from kindling.models.summary import summarise
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.folder import Run
@@ -88,6 +89,8 @@ RESUMED = {
     "manual": (*ODD, "model.kind=manual"),
     "tokens": TOKENS,
     "remembers": REMEMBERS,
+    "lazy": (*ODD, "model.kind=lazy", "model.lr=0.01"),
+    "lazy_unvalidated": (*ODD, "model.kind=lazy_unvalidated", "model.lr=0.01"),
     "partial": (*ODD, "model.kind=partial", "optimizer.lr=0.3"),
     "swa": (*ODD, "callbacks=[swa]", "trainer.max_epochs=5"),
     "early": (*ODD, "callbacks=[early]", "trainer.max_epochs=9"),
@@ -114,6 +117,22 @@ class Interrupts(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
         if trainer.current_epoch == 2 and trainer.fit_loop.epoch_loop.batch_idx == 1:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def lazy(folder: Path) -> dict[str, Any]:
+    """Layers whose sizes come with the first batch."""
+    config = configured(*RESUMED["lazy"])
+    run, told = fit(config, folder / "run"), ""
+    try:
+        fit(configured(*RESUMED["lazy"], "trainer.devices=2"), folder / "two")
+    except InputError as error:
+        told = str(error)
+    best = odd.build(config.model, (1, 28, 28), 10)
+    best.load_state_dict(checkpoint.read(run.best_checkpoint)["state_dict"])
+    return {
+        "parameters": run.result["parameters"], "summary": summarise(config).splitlines()[0],
+        "loss": [run.result["test_loss"], test_loss(best)], "told": told,
+    }  # fmt: skip
 
 
 def interrupted(folder: Path) -> dict[str, Any]:
@@ -382,7 +401,17 @@ def two_ranks(folder: Path) -> dict[str, Any]:
 
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     each.__name__: each
-    for each in (resumed, interrupted, plain_lightning, told, keys, callbacks, best, two_ranks)
+    for each in (
+        resumed,
+        lazy,
+        interrupted,
+        plain_lightning,
+        told,
+        keys,
+        callbacks,
+        best,
+        two_ranks,
+    )
 }
 
 if __name__ == "__main__":
