@@ -502,8 +502,11 @@ class LightningCheckpoints(Checkpoints):
             self._write_best(module)
 
     def restore_best(self, module: Any) -> None:
-        """Lightning loads the file before the test, with the hooks, on all ranks."""
-        module.tested_file = self.runs[0].best_checkpoint if self.best[0] is not None else None
+        """Lightning loads the file before the test, with the hooks, on all ranks. It is that of
+        rank 0: ranks of torchrun may have other names for a folder that is called by the time."""
+        if self.best[0] is not None:
+            own = {"file": str(self.runs[0].best_checkpoint)}
+            module.tested_file = Path(ranks.gather(own)[0]["file"])
 
 
 def _plain(value: object) -> bool:
