@@ -299,6 +299,30 @@ def test_each_rank_of_torchrun_returns_the_run_of_rank_0(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "call",
+    [
+        "fit(compose(*small, 'trainer.devices=2', 'trainer.strategy=ddp'))",
+        "sweep(*small, 'seed=0,1', 'hydra.launcher.executor=local', 'hydra.launcher.slots=1')",
+    ],
+)
+def test_a_program_that_its_processes_would_start_again(tmp_path: Path, call: str) -> None:
+    """Its error is the only one. It lacks `if __name__ == "__main__":`."""
+    text = f"from kindling import compose, fit, sweep\nsmall = {SMALL}\n{call}\n"
+    (tmp_path / "program.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"kindling.system.errors.InputError: {tmp_path / 'program.py'}: starts processes, and each "
+        'of them imports this file; put all that runs below the line if __name__ == "__main__":'
+    )
+    assert "memory" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_torchrun_in_a_sweep(tmp_path: Path, own_ranks: Run) -> None:
     command = [
         *TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "src.train", "-m", *DROPPED,

@@ -57,12 +57,14 @@ from torch.utils._pytree import tree_map_only
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.launch import launch_info
 from kindling.system.process import (
+    UNGUARDED,
     ForkServerError,
     from_fork_server,
     import_for_ranks,
     log_to,
     note_output_fault,
     open_outputs,
+    unguarded_fault,
 )
 from kindling.system.resources import cpu_count
 from kindling.system.signals import HANDLED, heeded
@@ -196,6 +198,8 @@ def _environment(rank: int, ranks: int, attempt: int) -> dict[str, str]:
 def _first_fault(failure: ProcessFailure, max_restarts: int) -> InputError | RankError:
     """The error of the rank that failed for its own reason. torch reports the first failure that it
     sees. This may be a rank that only lost its connection to the rank that failed."""
+    if failure.exitcode == UNGUARDED:
+        return unguarded_fault()
     own = Path(failure.error_file)  # a process that was killed has none
     files = own.parent.parent.glob("*/error.json") if own.exists() else ()
     reports = {path.parent.name: json.loads(path.read_text())["message"] for path in files}

@@ -53,6 +53,7 @@ from kindling.system.files import make_folder, removed_meanwhile, write_first, w
 from kindling.system.installation import as_command
 from kindling.system.launch import launch_info
 from kindling.system.process import (
+    end_if_importing,
     import_for_ranks,
     import_for_stacks,
     importing,
@@ -309,6 +310,7 @@ def sweep(
     >>> trials = sweep("data=digits", "optimizer.lr=0.1,0.3", "seed=0,1")
     >>> trials[0]["optimizer.lr"], trials[0]["val/acc"]
     """
+    end_if_importing()
     if not all(isinstance(override, str) for override in overrides):
         raise InputError('sweep takes texts, such as sweep("optimizer.lr=0.1,0.3", "seed=0,1")')
     where = timestamped("sweeps") if folder is None else as_path(folder, "sweep(…, folder=…)")

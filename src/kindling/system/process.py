@@ -18,11 +18,14 @@ from typing import Any, TextIO
 
 from kindling.system import warm
 from kindling.system.colour import RED, YELLOW, cleaned, is_terminal, paint, tell_error, write_codes
-from kindling.system.errors import exit_on_error
+from kindling.system.errors import InputError, exit_on_error
 from kindling.system.installation import PATHS
 from kindling.system.launch import launch_info
 
 STDIN, STDOUT, STDERR = range(3)
+FOR_RANKS, FOR_STACKS = "kindling.training.preload", "kindling.sweeps.preload"
+PRELOADED = {FOR_RANKS, FOR_STACKS}  # only fork servers import these modules
+UNGUARDED = 87  # the exit status of a process that would start the whole program again
 TASKS = Path("/proc/self/task")  # has an entry for each thread of this process
 
 
@@ -89,7 +92,7 @@ def from_fork_server() -> Iterator[None]:
         raise ForkServerError from None
 
 
-def import_for_ranks(*more: str, module: str = "kindling.training.preload") -> None:
+def import_for_ranks(*more: str, module: str = FOR_RANKS) -> None:
     """Starts the process that ranks are forked from: it imports once for all of them, as in
     `importing`, in four fifths of the time. `more`: other modules that they will need.
 
@@ -142,9 +145,27 @@ def close_all_but(*descriptors: int) -> None:
                 os.close(int(entry.name))
 
 
+def end_if_importing() -> None:
+    """Ends a process that a fork server of this project has started, if the process imports the
+    program that has started the server, and the import begins to train."""
+    from multiprocessing import current_process
+
+    if getattr(current_process(), "_inheriting", False) and PRELOADED & sys.modules.keys():
+        os._exit(UNGUARDED)
+
+
+def unguarded_fault() -> InputError:
+    """What the program is told of a process that has ended with UNGUARDED."""
+    file = getattr(sys.modules["__main__"], "__file__", "the program")
+    return InputError(
+        f"{file}: starts processes, and each of them imports this file; put all that runs below "
+        'the line if __name__ == "__main__":'
+    )
+
+
 def import_for_stacks() -> None:
     """As `import_for_ranks`, for the processes of executor=local."""
-    import_for_ranks(module="kindling.sweeps.preload")
+    import_for_ranks(module=FOR_STACKS)
 
 
 class Output(io.FileIO):

@@ -31,6 +31,7 @@ from kindling.system.files import (
     require_contained,
     write_together,
 )
+from kindling.system.process import end_if_importing
 from kindling.system.signals import Signals, handled
 from kindling.training import batch_size
 from kindling.training import result as results
@@ -87,6 +88,7 @@ def fit(
     - the folder contains a run with another configuration;
     - another process writes to the folder.
     """
+    end_if_importing()
     if not isinstance(config, Config):
         raise InputError('fit takes a configuration: fit(compose("optimizer.lr=0.1"))')
     if folder is None and resume:

@@ -26,9 +26,11 @@ from kindling.system.errors import Interrupted
 from kindling.system.process import (
     STDERR,
     STDOUT,
+    UNGUARDED,
     ForkServerError,
     from_fork_server,
     import_for_stacks,
+    unguarded_fault,
 )
 from kindling.system.resources import cpu_count
 from kindling.system.signals import handled
@@ -142,11 +144,13 @@ class _Worker:
 
     def ended(self) -> bool:
         """Whether the task has ended; False if the process was killed. Raises its exception."""
-        self.trains = False
+        self.trains, process = False, self.process
         try:
             fault = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.close()
+            if process is not None and process.exitcode == UNGUARDED:
+                raise unguarded_fault() from None
             return False
         if fault is not None:
             raise fault
