@@ -21,7 +21,7 @@ from kindling.inference.export.formats import (
     input_shape,
     open_onnx,
 )
-from kindling.records.lookup import checkpoint_of, config_of
+from kindling.records.lookup import checkpoint_of, config_of, refuse_lightning_module
 from kindling.system.errors import InputError, all_at_once, parsing
 from kindling.system.extras import missing
 from kindling.system.files import sha256
@@ -45,7 +45,9 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     checkpoint = server = None
     try:
         checkpoint = checkpoint_of(path)
-        if (config := config_of(path)) and config.task.name != CLASSIFICATION:
+        if config := config_of(path):
+            refuse_lightning_module(config.model.name, checkpoint)
+        if config and config.task.name != CLASSIFICATION:
             raise InputError(
                 f"{path}: was trained with task={config.task.name}, and the page shows classes; "
                 f"type {as_command('predict')} {path} FILE"

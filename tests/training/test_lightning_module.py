@@ -236,7 +236,7 @@ def test_a_run_and_its_folder(installed: Path) -> None:
     assert (run / ".hydra" / "config.yaml").exists()
     assert "data=template: mine 1.0" in (run / ".hydra/extensions.yaml").read_text()
     assert "epoch 2/2" in (run / "train.log").read_text()
-    for command in ("evaluate", "export"):
+    for command in ("evaluate", "export", "demo"):
         used = python(installed, "-m", f"src.{command}", "run")
         assert used.returncode == 2
         assert "has the weights of model=template, a LightningModule" in used.stderr

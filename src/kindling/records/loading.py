@@ -23,7 +23,7 @@ from kindling.models.own import OwnModel, OwnModelError
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
 from kindling.records.folder import Member, Members, Size
-from kindling.records.lookup import checkpoint_of
+from kindling.records.lookup import checkpoint_of, refuse_lightning_module
 from kindling.system.errors import InputError, first_line, without_own_frames
 from kindling.tasks.task import Task, build_task
 
@@ -114,11 +114,7 @@ def open_trained(path: Path, own: Any = None) -> Trained:
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
     name = (saved.get("config") or {}).get("model", {}).get("name")
-    if registry.is_lightning("model", name):
-        raise InputError(
-            f"{file}: has the weights of model={name}, a LightningModule, which only its own code "
-            f"can use; in Python, load_from_checkpoint({str(file)!r}, ...) of its class opens them"
-        )
+    refuse_lightning_module(name, file)
     try:
         origin = _Origin.model_validate(saved)
         shape, labels = tuple(origin.shape), tuple(origin.labels)

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import randrange
 from typing import Literal
 
+from kindling.config import registry
 from kindling.config.faults import did_you_mean
 from kindling.config.schema import LATEST, Config
 from kindling.records.folder import (
@@ -319,6 +320,15 @@ def _matches(text: str, folders: Sequence[Path], *, whole: bool) -> list[Path]:
 def config_of(path: Path) -> Config | None:
     """The configuration of a run folder; None for a checkpoint file, which only torch opens."""
     return Run(path).config if Run(path).config_file.exists() else None
+
+
+def refuse_lightning_module(model: object, file: Path) -> None:
+    """Raises InputError if the choice of `model` is a LightningModule."""
+    if registry.is_lightning("model", model):
+        raise InputError(
+            f"{file}: has the weights of model={model}, a LightningModule, which only its own code "
+            f"can use; in Python, load_from_checkpoint({str(file)!r}, ...) of its class opens them"
+        )
 
 
 def checkpoint_of(path: Path) -> Path:
