@@ -89,6 +89,15 @@ def _complex() -> nn.Module:
     return net
 
 
+class Returns(Net):
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, features: Tensor) -> Any:
+        return self.answer(super().forward(features))
+
+
 def _frozen() -> nn.Module:
     return Net().requires_grad_(False)
 
@@ -121,7 +130,22 @@ def _raises() -> nn.Module:
         (Net(5), r"^model=Net: cannot take samples of shape \[4\] \(RuntimeError: .*correct its"),
         (_raises, r"^model=_raises: cannot take samples of shape \[4\] \(KeyError: 'mine'\)"),
         (Net(4, 3), r"gives \(2, 3\) for 2 samples, must give \(2, 2\); make its last layer of 2"),
-        (nn.LSTM(4, 2), r"gives \('tuple',\) for 2 samples"),
+        (
+            nn.LSTM(4, 2),
+            r"its forward returns tuple, must return a tensor \(2, 2\) of real numbers",
+        ),
+        (
+            Returns(lambda y: {"logits": y}),
+            r"its forward returns dict, must return a tensor \(2, 2\)",
+        ),
+        (Returns(lambda _: None), r"its forward returns NoneType, must return a tensor \(2, 2\)"),
+        (
+            Returns(lambda y: y.detach().numpy()),
+            r"its forward returns ndarray, must return a tensor",
+        ),
+        (Returns(lambda y: y + 0j), r"its forward returns complex numbers, must return a tensor"),
+        (nn.Linear(4, 2, dtype=torch.complex64), "has complex parameters, which cannot be trained"),
+        (nn.Linear(4, 2, dtype=torch.complex64).float(), "has complex parameters, which cannot be"),
     ],
 )
 def test_faults(given: Any, told: str) -> None:

@@ -59,8 +59,13 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
             f"model={name}: cannot take samples of shape {written(list(shape))} ({why}); {remedy}, "
             "or choose other data"
         ) from without_own_frames(error)
-    given = tuple(getattr(logits, "shape", [type(logits).__name__]))
-    if given != (2, classes):
+    if not isinstance(logits, Tensor) or logits.is_complex():
+        kind = "complex numbers" if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(
+            f"model={name}: its forward returns {kind}, must return a tensor (2, {classes}) of "
+            "real numbers, the outputs alone, for 2 samples"
+        )
+    if (given := tuple(logits.shape)) != (2, classes):
         raise InputError(
             f"model={name}: gives {given} for 2 samples, must give (2, {classes}); make its last "
             f"layer of {classes} outputs"

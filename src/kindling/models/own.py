@@ -88,6 +88,9 @@ def _fault(made: Any) -> str | None:
         "is not on the CPU; type model.cpu(), and choose the device by trainer.accelerator": any(
             each.device.type != "cpu" for each in tensors
         ),
+        "has complex parameters, which cannot be trained; use pairs of real ones": (
+            any(each.is_complex() for each in weights)
+        ),
         "has weights other than float32; type model.float(), and choose trainer.precision": any(
             each.dtype not in floats for each in weights
         ),
