@@ -104,7 +104,12 @@ def test_what_modules_that_cannot_train_are_told(installed: Path) -> None:
     assert len(columns) == 4 + 64
     assert columns[:7] == ["epoch", "step", "seconds", "lr", "val_loss", "val/score", "val/class_0"]
     assert "the history has columns for 64 of the logged names" in lines
-    assert "self.log: the history leaves out =HYPERLINK(), lr; the name" in lines
+    assert "self.log: the history leaves out =HYPERLINK(), epoch, lr, step; the name" in lines
+    columns, tested, epochs, lines = found.pop("hidden")
+    assert columns[4:] == ["val_loss", "both", "train/loss", "train/loss_step", "train/loss_epoch"]
+    assert tested == ["test_loss"]
+    assert epochs == 2  # a callback stops it, by a value that no logger gets
+    assert "leaves out" not in lines  # Lightning gives loggers an epoch
     assert found.pop("raises") == [
         "ValueError", "boom in batch 0", "failed", ["training_step", "helper"]
     ]  # fmt: skip

@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 # Callbacks after which the last weights, not those of the best epoch, are the result.
 AVERAGING = (lightnings.StochasticWeightAveraging, lightnings.WeightAveraging)
+OF_LOADER = "/dataloader_idx_"  # Lightning adds it to names if there are several loaders
 # What only a resumed run needs: the fields of `LightningRun.state`, and two of Lightning's.
 OF_RESUME = {
     "kindling", "stacked", "threads", "step", "position", "ranks", "average", "diverged", "stopped",
@@ -151,9 +152,15 @@ class LoggedByModule(Logger):
         fresh = {name: float(v) for name, v in now.items() if self.seen.get(name) is not v}
         others = {name: value for name, value in self.sent.items() if name not in now}
         self.seen, self.sent = now, {}
-        found = {**fresh, **others}
+        hidden = _hidden(trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_loop.val_loop)
+        found = {
+            name: value
+            for name, value in {**fresh, **others}.items()
+            if name == self.monitor or name.partition(OF_LOADER)[0] not in hidden
+        }
         wrong = {name for name in found if name in ALWAYS or not LOGGED_NAME.fullmatch(name)}
-        if new := sorted(wrong - self.refused - {"epoch", "step"}):
+        of_lightning = {"epoch", "step"} - now.keys()  # which it sends to loggers
+        if new := sorted(wrong - self.refused - of_lightning):
             log.warning(
                 "self.log: the history leaves out %s; the name of a column is not one of its own, "
                 "and has at most 60 letters, digits, spaces and the characters _ . - / @ + : %%",
@@ -186,6 +193,15 @@ class LoggedByModule(Logger):
 
     def state(self, _trainer: Trainer) -> None:
         return None
+
+
+def _hidden(*loops: Any) -> set[str]:
+    """The names that were logged with logger=False alone, without the numbers of loaders."""
+    hidden, shown = set[str](), set[str]()
+    for each in (each for loop in loops for each in loop._results.values()):
+        names = {each.meta.name, each.meta.forked_name(True), each.meta.forked_name(False)}
+        (shown if each.meta.logger else hidden).update(names)
+    return hidden - shown
 
 
 class LightningRun:
@@ -310,7 +326,10 @@ class LightningRun:
             log.info("nothing is tested: the module has no test_step, or the data no test set")
             return
         trainer.test(self.lightning, self.loaders, ckpt_path=self.tested_file, verbose=False)
+        hidden = _hidden(trainer.test_loop)
         for name, value in trainer.callback_metrics.items():
+            if name.partition(OF_LOADER)[0] in hidden:
+                continue
             full = name if name.startswith("test") else f"test/{name}"
             if LOGGED_NAME.fullmatch(full):
                 self.tested[full] = float(value)

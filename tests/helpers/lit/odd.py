@@ -117,7 +117,26 @@ class Many(Plain):
         for number in range(100):
             self.log(f"val/class_{number}", float(number))
         self.log("=HYPERLINK()", 1.0)
-        self.log("lr", 1.0)
+        for name in ("lr", "epoch", "step"):
+            self.log(name, 1.0)
+
+
+class Hidden(Plain):
+    """Logs for callbacks alone. What else is logged under a name, is not hidden."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("train/hidden", 1.0, logger=False, on_step=True, on_epoch=True)
+        self.log("both", 1.0, logger=False, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch), logger=False)
+        self.log("val/hidden", 1.0, logger=False)
+        self.log("both", 2.0)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        super().test_step(batch, batch_idx)
+        self.log("test/hidden", 1.0, logger=False)
 
 
 class Words(LightningModule):
@@ -257,6 +276,7 @@ KINDS = {
     "lazy": Lazy,
     "lazy_unvalidated": LazyUnvalidated,
     "many": Many,
+    "hidden": Hidden,
 }
 
 

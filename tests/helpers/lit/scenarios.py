@@ -218,6 +218,9 @@ def told(folder: Path) -> dict[str, Any]:
         found["weighted"] = str(error)
     many = fit(configured(*ODD, "model.kind=many", "trainer.max_epochs=1"), folder / "many")
     found["many"] = [[*many.history[0]], many.log_file.read_text()]
+    run = fit(configured(*ODD, "model.kind=hidden", "callbacks=[early]"), folder / "hidden")
+    tested = [name for name in run.result if name.startswith("test")]
+    found["hidden"] = [[*run.history[1]], tested, run.result["epochs"], run.log_file.read_text()]
     nan = fit(configured(*ODD, "model.kind=nan"), folder / "nan")
     found["nan"] = [nan.result["status"], nan.result["diverged_step"], nan.result["epochs"]]
     return found
