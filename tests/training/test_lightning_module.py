@@ -212,6 +212,7 @@ def test_lightnings_callbacks(installed: Path) -> None:
     loaded, averaged, plain = found["swa"]
     assert loaded == pytest.approx(averaged, rel=1e-5)
     assert averaged != pytest.approx(plain, rel=1e-3)
+    assert found["ema"][0] == pytest.approx(found["ema"][1], rel=1e-5)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
 from benchmarks.crashes import fingerprint
 from kindling.config.compose import compose
@@ -308,15 +308,22 @@ def callbacks(folder: Path) -> dict[str, Any]:
     theirs = checkpoint.read(file)["state_dict"]
     averaged = fit(configured(*RESUMED["swa"]), folder / "swa")
     plain = fit(configured(*ODD, "trainer.max_epochs=5"), folder / "plain")
-    loaded = Plain(784, 10, 0.1)
-    loaded.load_state_dict(checkpoint.read(averaged.best_checkpoint)["state_dict"])
+    moving = fit(
+        configured(*ODD), folder / "ema", callbacks=[EMAWeightAveraging(decay=0.9)]
+    )  # fmt: skip
+    losses = []
+    for each in (averaged, moving):
+        loaded = Plain(784, 10, 0.1)
+        loaded.load_state_dict(checkpoint.read(each.best_checkpoint)["state_dict"])
+        losses.append(test_loss(loaded))
     return {
         "file": file.name,
         "epoch": run.result["best"]["epoch"],
         "same": all(best[name].equal(theirs[name]) for name in best),
         "columns": [*run.history[-1]],
         "rates": [row["lr-Adam"] for row in run.history[1:]],
-        "swa": [test_loss(loaded), averaged.result["test_loss"], plain.result["test_loss"]],
+        "ema": [losses[1], moving.result["test_loss"]],
+        "swa": [losses[0], averaged.result["test_loss"], plain.result["test_loss"]],
     }
 
 
