@@ -852,7 +852,10 @@ def test_parts_of_rows_in_the_memory_of_all(
 WAYS: dict[str, tuple[Callable[[float], str], str]] = {
     "commas": (lambda n: f"{n:,.1f}", "read without commas"),
     "%": (lambda n: f"{n:.1f} %", "read without %"),
-    "decimal commas": (lambda n: f"{n:.1f}".replace(".", ","), "read decimal commas"),
+    "decimal commas": (
+        lambda n: f"{n:.1f}".replace(".", ","),
+        "read with decimal commas, dots as thousands",
+    ),
     "a currency": (lambda n: f"€{n:,.1f}", "read without a currency"),
 }
 
