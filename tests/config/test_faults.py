@@ -41,6 +41,8 @@ from tests.helpers.faults import faults
         ("trainer.accelerator=gpuu", "must be one of auto, cpu, cuda, mps"),
         ("trainer.accelerator=gpu", "cuda, mps; did you mean cuda?"),
         ("trainer=gpu", "; did you mean cuda?"),
+        ("OPTIMIZER.LR=0.1", "unknown key; did you mean optimizer.lr?"),
+        ("model=MLP", "; did you mean mlp?"),
         ("trainer.devices=0", "must be greater than 0 or auto"),
         ("trainer.max_time=1h", "must be DD:HH:MM:SS"),
         ("trainer.max_time=00:00:00:00", "trainer.max_time=00:00:00:00: must be a second or more"),

@@ -273,8 +273,9 @@ def unknown_key(key: str, given: str) -> str | None:
 
 def did_you_mean(word: str, words: Sequence[str]) -> str:
     """`; did you mean …?`, or "". A key may also be found by its last part: lr, optimizer.lr."""
-    same = {"gpu": "cuda"}.get(word)  # as Lightning names it
-    close = [same] if same in words else difflib.get_close_matches(word, words, 1, 0.65)
+    same = {"gpu": "cuda"}.get(word, word).casefold()  # as Lightning names it
+    close = [each for each in words if each.casefold() == same]
+    close = close or difflib.get_close_matches(word, words, 1, 0.65)
     if not close:
         by_end = {key.rpartition(".")[2]: key for key in words}
         ends = difflib.get_close_matches(word.rpartition(".")[2], by_end, 1, 0.75)
