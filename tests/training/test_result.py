@@ -22,7 +22,15 @@ from kindling.training import result as results
 from kindling.training.fit import fit
 from kindling.training.loggers.base import Loggers
 from kindling.training.module import StackModule
-from kindling.training.result import NOTHING_LEARNT, REMEDY, RISEN, _risen, logging_to
+from kindling.training.result import (
+    NOTHING_LEARNT,
+    REMEDY,
+    RISEN,
+    UNEQUAL,
+    UNEQUAL_CLASSES,
+    _risen,
+    logging_to,
+)
 from tests.helpers.commands import SMALL, Train
 
 
@@ -147,6 +155,21 @@ def test_a_run_that_learns_nothing_says_so(
     assert run.result["data"]["val_most_frequent_class"] == 0.5
     assert (NOTHING_LEARNT in caplog.text) == bool(told)
     assert (told or "") in caplog.text
+
+
+def test_a_run_that_ignores_a_rare_class_is_advised_about_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another learning rate would not help."""
+    labels = (np.arange(200) % 20 == 0).astype(int)
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(200, 2)), y=labels)
+    data = ("data=npz", f"data.path={tmp_path}/a.npz", "trainer=cpu", "optimizer=adam")
+    with caplog.at_level("INFO", "kindling"):
+        run = fit(compose(*data, "optimizer.lr=0.01", "data.val_fraction=0.5"), tmp_path / "run")
+    assert run.result["data"]["val_most_frequent_class"] > UNEQUAL
+    assert f"{NOTHING_LEARNT} (" in caplog.text
+    assert UNEQUAL_CLASSES in caplog.text
+    assert "lr_find" not in caplog.text
 
 
 @pytest.mark.slow

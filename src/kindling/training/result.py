@@ -44,6 +44,8 @@ FEW_SAMPLES = (
 RISEN = "the validation loss was never as low as before training"
 NO_BETTER = "no better than always answering the mean of the training samples"
 NOTHING_LEARNT = "no more accurate than always answering the most frequent class"
+UNEQUAL = 0.8  # the share of a class beside which others hardly count
+UNEQUAL_CLASSES = "type trainer.class_weights=balanced, by which all classes count alike"
 REMEDY = f"{as_command('lr_find')} with the same settings shows which rates learn"
 
 
@@ -253,7 +255,8 @@ def summary(run: Run) -> str:
     elif _no_better_than_a_constant(run):
         share = data["val_most_frequent_class"]
         told = "" if share is None else f"{NOTHING_LEARNT} ({format_metric('acc', share)})"
-        rows.append(("!", f"{told or NO_BETTER}; {REMEDY}"))
+        remedy = UNEQUAL_CLASSES if (share or 0) > UNEQUAL else REMEDY
+        rows.append(("!", f"{told or NO_BETTER}; {remedy}"))
     if result["stopped"]:
         trainer = run.config.trainer
         why = {
