@@ -163,7 +163,7 @@ def test_no_comparison_without_the_data(
     assert compared.notes == []
     assert [line.split()[-1] for line in compared.text.splitlines()[4:6]] != ["unlike", "unlike"]
     assert compared.text.splitlines()[5].endswith("  unlike")
-    assert compared.text.splitlines()[6].startswith("1 of 2 are unlike: farther from every")
+    assert compared.text.splitlines()[6].startswith("1 of 2 is unlike: farther from every")
     np.savez(tmp_path / "mine.npz", x=samples + 1, y=(samples[:, 0] > 0).astype(int))
     alone = predict_request(request)
     (note,) = alone.notes

@@ -46,7 +46,8 @@ COLUMNS = (
 )  # fmt: skip
 OPTIONAL = COLUMNS[10:17]
 UNLIKE = (
-    "unlike: farther from every training sample of their class than 99.5% of the held-out samples"
+    "unlike: farther from every training sample of the predicted class than 99.5% of the held-out "
+    "samples"
 )
 
 
