@@ -112,7 +112,7 @@ def test_faults_of_a_table(on_table: Run, tmp_path: Path) -> None:
         ("a,b,kind\n", "has no row below its header"),
         ("a,b,kind\n1,1,low\n2,2,\n", "column kind: 1 of 2 cells is empty"),
         ("a,b,kind\n1,1,hoch\n", "column kind has the class 'hoch', which"),
-        ("a,kind,B\n1,low,2\n", "there is no column b; it has a, kind, B"),
+        ("a,kind,B\n1,low,2\n", "there is no column b; did you mean B?"),
         ("b,kind,height\n1,low,2\n", "there is no column a; it has b, kind, height"),
         ("a,b,kind\nx,1,low\n", "column a: 1 of 1 cell is not a number"),
         ("", "is empty; its first line must name the columns"),
