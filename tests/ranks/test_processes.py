@@ -2,7 +2,6 @@
 
 import errno
 import ipaddress
-import json
 import os
 import pickle
 import re
@@ -38,8 +37,7 @@ from kindling.system.errors import InputError, Interrupted, exit_on_error
 from kindling.system.files import lock_or_fail
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.fit import Job, fit, fit_rank, fit_stack
-from tests.helpers.commands import LONG, PYTHONPATH, ROOT, SMALL, Command, Train, started
-from tests.helpers.installed import install
+from tests.helpers.commands import LONG, SMALL, Command, Train, started
 from tests.helpers.kills import kill_fork_server
 from tests.helpers.weights import weights
 
@@ -263,39 +261,6 @@ def test_two_agents_finish_a_run_as_one(tmp_path: Path, ranks_by_gloo: Run) -> N
     assert (
         sum(output.count("effective batch size 200: 100 on each of 2") for output in outputs) == 1
     )
-
-
-OF_RANKS = """
-import json, os, sys
-from torch import nn
-import kindling
-
-both = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "trainer.devices=2",
-        "trainer.strategy=ddp")
-net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-first = kindling.fit(kindling.compose(*both, "checkpoint.keep=best"), model=net)
-odd = kindling.compose(*both, "model=odd", "checkpoint.monitor=val_loss", "checkpoint.mode=min")
-runs = [first, kindling.fit(odd)]
-told = [[str(run.folder), run.result, run.history, net[1].bias.sum().item()] for run in runs]
-with open(f"rank{os.environ['RANK']}.json", "w") as file:
-    json.dump(told, file)
-"""
-
-
-@pytest.mark.slow
-def test_each_rank_of_torchrun_returns_the_run_of_rank_0(tmp_path: Path) -> None:
-    """Also of folders that are named by the time, which each rank would name otherwise."""
-    install(tmp_path, "tests.helpers.lit.extension")
-    (tmp_path / "program.py").write_text(OF_RANKS)
-    command = [*TORCHRUN, "--standalone", "--nproc-per-node=2", "program.py"]
-    path = os.pathsep.join([str(tmp_path), PYTHONPATH, str(ROOT)])
-    processes(tmp_path, (command, {"PYTHONPATH": path}))
-    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
-    assert told[0] == told[1]
-    assert [result["status"] for _, result, *_ in told[1]] == ["finished"] * 2
-    assert {tmp_path / folder for folder, *_ in told[1]} == {*tmp_path.glob("runs/*/*")}
-    assert told[1][0][1]["test/acc"] > 0.6
-    assert told[1][1][1]["test_loss"] < 1
 
 
 @pytest.mark.slow

@@ -106,8 +106,6 @@ def fit(
         )
     # `resume` is not passed on: fit_stack always continues a run that it finds.
     (run,) = fit_stack([config], [run.folder], callbacks=callbacks)
-    if ranks.is_rank():  # waits for rank 0, which has written the folder that it has named
-        run = Run(Path(ranks.gather({"folder": str(run.folder)})[0]["folder"]))
     given.take_best(run)
     return run
 
