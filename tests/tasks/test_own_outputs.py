@@ -7,11 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from kindling.config import registry
 from kindling.system.errors import InputError
+from kindling.tasks import measures
+from kindling.tasks.task import CustomLoss, build_task
 from tests.helpers.commands import ROOT
 from tests.helpers.installed import install, python
+from tests.helpers.tasks import SQUARED
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 SECTION = PAGE.partition("## A regression of your own")[2].partition("\n## ")[0]
@@ -210,3 +215,45 @@ def test_faulty_numbers_are_one_line(body: str, told: str, project: Path) -> Non
     assert done.returncode == 2
     assert told in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def squared(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs - labels / 2).square().mean(-1)
+
+
+def squared_in_place(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.sub_(labels.div_(2)).square().mean(-1)
+
+
+@pytest.mark.parametrize(("models", "labels"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_a_loss_and_its_numbers_may_change_what_they_get(models: int, labels: int) -> None:
+    """Labels of a validation are those of all epochs, and its outputs give the scores too."""
+    task = build_task(SQUARED, labels)
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(models, labels, 5, generator=generator)
+    shape = models, 5, labels
+    wanted = torch.randn(5, labels, generator=generator).expand(shape)
+    before, found = (outputs.clone(), wanted.clone()), []
+    for function, numbers in ((squared, torch.exp), (squared_in_place, torch.exp_)):
+        custom, leaf = CustomLoss(task, function, numbers), outputs.clone().requires_grad_()
+        losses = custom.losses(leaf, wanted)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        found.append((losses, leaf.grad, custom._numbers(outputs.mT)))
+        assert torch.equal(outputs, before[0])
+        assert torch.equal(wanted, before[1])
+    for plain, in_place in zip(*found, strict=True):
+        assert torch.equal(plain, in_place)
+
+
+def test_a_measure_may_change_what_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(logits: Tensor, labels: Tensor) -> Tensor:
+        return logits.sub_(1).ge_(0).sum(-1) + labels.zero_().sum()
+
+    own = measures.Tally(count, lambda total, _: total[:, 0].tolist())
+    monkeypatch.setattr(registry, "location", lambda *_: "mine.py")
+    monkeypatch.setattr(registry, "resolve", lambda *_: own)
+    logits, labels = torch.tensor([[[0.0, 1.0, 2.0]]]), torch.tensor([1, 1, 0])
+    for _ in range(2):
+        assert measures.tally("mine", logits, labels).tolist() == [[[2]]]
+    assert logits.tolist() == [[[0.0, 1.0, 2.0]]]
+    assert labels.tolist() == [1, 1, 0]

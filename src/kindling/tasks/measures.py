@@ -43,11 +43,12 @@ class Tally(NamedTuple):
 
 
 def _tally_of(measure: str) -> Tally:
-    own = registry.location("measure", measure) is not None
-    found: Tally = (
-        registry.resolve("measure", measure) if own else resolve_name(str(MEASURES[measure].tally))
-    )
-    return found
+    if registry.location("measure", measure) is None:
+        found: Tally = resolve_name(str(MEASURES[measure].tally))
+        return found
+    own: Tally = registry.resolve("measure", measure)
+    # Copies, which the function may change in place.
+    return own._replace(of=lambda logits, labels: own.of(logits.clone(), labels.clone()))
 
 
 def tally(measure: str, logits: Tensor, labels: Tensor) -> Tensor:

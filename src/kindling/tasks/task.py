@@ -213,8 +213,9 @@ class CustomLoss(Task):
         return self.judge.confusion(outputs, labels)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        found = self.function(self._by_label(outputs.mT.flatten(0, 1)), labels.flatten(0, 1))
-        return found.view(labels.shape[:2])
+        """The function gets copies, which it may change in place."""
+        copies = self._by_label(outputs.mT.flatten(0, 1)).clone(), labels.flatten(0, 1).clone()
+        return self.function(*copies).view(labels.shape[:2])
 
     def _by_label(self, outputs: Tensor) -> Tensor:
         """(N, labels, outputs) of (N, outputs) where a label has several."""
@@ -222,9 +223,9 @@ class CustomLoss(Task):
         return outputs.reshape(-1, self.labels, each) if each > 1 else outputs
 
     def _numbers(self, outputs: Tensor) -> Tensor:
-        """(…, labels) of (…, outputs)."""
+        """(…, labels) of (…, outputs), of which the function gets a copy."""
         assert self.numbers is not None
-        found = self.numbers(self._by_label(outputs.reshape(-1, self.outputs)))
+        found = self.numbers(self._by_label(outputs.reshape(-1, self.outputs)).clone())
         return found.view(*outputs.shape[:-1], self.labels)
 
     def targets(
@@ -255,14 +256,14 @@ class CustomLoss(Task):
         name = self.section.loss
         where = f"task.loss={name} ({registry.location(self.section.name + '.loss', name)})"
         if self.numbers is not None:
-            numbers = self.numbers(outputs)
+            numbers = self.numbers(outputs.clone())
             if not isinstance(numbers, Tensor) or numbers.shape != labels.shape:
                 raise InputError(
                     f"task.loss={name} ({registry.location('numbers', name)}): returns "
                     f"{_shape_of(numbers)} for 2 samples, must return their numbers, "
                     f"{tuple(labels.shape)}"
                 )
-        found = self.function(outputs, labels)
+        found = self.function(outputs.clone(), labels.clone())
         if not isinstance(found, Tensor) or found.shape != (2,):
             raise InputError(
                 f"{where}: returns {_shape_of(found)} for 2 samples, must return the loss of each, "
