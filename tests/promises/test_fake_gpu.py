@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
     "dropout, gelu": ((), {"dropout": 0.5, "activation": "gelu"}, *STACK, 21),
     "max-norm": ((), {"max_norm": 2.0}, *STACK, 22),
     "noise, tanh": ((), {"noise": 0.3, "activation": "tanh"}, *STACK, 23),
-    "bf16": (("trainer.precision=bf16-mixed",), {}, *STACK, 32),
+    "bf16": (("trainer.precision=bf16-mixed",), {}, *STACK, 31),
     "smoothed, class weights": (("trainer.label_smoothing=0.1",), {}, *STACK, 22),
 }
 

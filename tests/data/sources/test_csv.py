@@ -854,7 +854,7 @@ WAYS: dict[str, tuple[Callable[[float], str], str]] = {
     "%": (lambda n: f"{n:.1f} %", "read without %"),
     "decimal commas": (
         lambda n: f"{n:.1f}".replace(".", ","),
-        "read with decimal commas, dots as thousands",
+        "read with decimal commas",
     ),
     "a currency": (lambda n: f"€{n:,.1f}", "read without a currency"),
 }

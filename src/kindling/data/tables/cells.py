@@ -9,9 +9,10 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,49 +31,44 @@ Floats = NDArray[np.float64]
 NUMBER = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
 )
-DECIMAL_COMMAS = "decimal commas"  # their columns have whole numbers too, whose dots are thousands'
-_PLAIN, _DOTTED = r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", r"(\d{1,3}(\.\d{3})+|\d+)"
-_BEFORE, _BEHIND = "[$€£] ?-?", " ?[$€£]"
-_SPACE = "[ \u00a0\u202f]"
-# What makes texts of numbers, and how they are read without: 12,958.42, 98%, 12.958,42, $5,
-# 12.958,42 €, 12'958 and 12 958.
-MARKS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {
-    name: (re.compile(f"(?a)[+-]?({shape})"), plain)
-    for name, shape, plain in (
-        ("commas", r"\d{1,3}(,\d{3})+(\.\d*)?", lambda text: text.replace(",", "")),
-        ("%", r"[\d.]+ ?%", lambda text: text.rstrip("% ")),
-        (
-            DECIMAL_COMMAS,
-            rf"{_DOTTED},\d+(e[+-]?\d+)?|[1-9]\d{{0,2}}(\.\d{{3}})+",
-            lambda text: text.replace(".", "").replace(",", "."),
-        ),
-        (
-            "a currency",
-            f"{_BEFORE}{_PLAIN}|{_PLAIN}{_BEHIND}",
-            lambda text: re.sub("[$€£, ]", "", text),
-        ),
-        (
-            f"a currency, with {DECIMAL_COMMAS}",
-            rf"{_BEFORE}{_DOTTED}(,\d+)?|{_DOTTED}(,\d+)?{_BEHIND}",
-            lambda text: re.sub("[$€£. ]", "", text).replace(",", "."),
-        ),
-        (
-            "apostrophes",
-            r"\d{1,3}(['’]\d{3})+(\.\d*)?",
-            lambda text: re.sub("['’]", "", text),
-        ),
-        (
-            "spaces",
-            rf"\d{{1,3}}({_SPACE}\d{{3}})+(\.\d*)?",
-            lambda text: re.sub(_SPACE, "", text),
-        ),
-        (
-            f"spaces, with {DECIMAL_COMMAS}",
-            rf"\d{{1,3}}({_SPACE}?\d{{3}})*,\d+",
-            lambda text: re.sub(_SPACE, "", text).replace(",", "."),
-        ),
-    )
-}
+DECIMAL_COMMAS = "decimal commas"
+_POINT, _COMMA = r"(\.\d*)?", r"(,\d+)?(e[+-]?\d+)?"
+_SPACES, _SIGNS = " \u00a0\u202f", "$€£"
+_WAYS = (  # to write a number: what stands between thousands, and the decimals
+    ("commas", ",", _POINT),
+    (DECIMAL_COMMAS, ".", _COMMA),
+    ("apostrophes", "'’", _POINT),
+    ("spaces", _SPACES, _POINT),
+    (f"spaces and {DECIMAL_COMMAS}", _SPACES, _COMMA),
+)
+_BESIDE = (  # what stands before or behind the number
+    ("", "{0}"),
+    ("%", "{0} ?%"),
+    ("a currency", f"[{_SIGNS}] ?-?{{0}}|{{0}} ?[{_SIGNS}]"),
+)
+
+
+def _marks() -> Iterator[tuple[str, tuple[re.Pattern[str], Callable[[str], str]]]]:
+    for (beside, form), (way, thousands, decimals) in itertools.product(_BESIDE, _WAYS):
+        number = rf"([1-9]\d{{0,2}}([{thousands}]\d{{3}})+|\d+){decimals}"
+        number = rf"({number}|\.\d+)" if decimals == _POINT else f"({number})"
+        names = [beside] if beside and way == "commas" else [beside, way]
+        away = re.compile(f"[{thousands}{_SIGNS}% ]")
+        plain = partial(_plain, away, "," if decimals == _COMMA else ".")
+        yield (
+            " and ".join(filter(None, names)),
+            (re.compile(f"(?a)[+-]?({form.format(number)})"), plain),
+        )
+
+
+def _plain(away: re.Pattern[str], point: str, text: str) -> str:
+    return away.sub("", text).replace(point, ".")
+
+
+# What makes texts of numbers, and how they are read without: 12,958.42, 12.958,42, 12'958,
+# 12 958,42, 98%, $5 and 12.958,42 €. A shape fits numbers without marks too.
+MARKS = dict(_marks())
+FIRST = 1000  # rows, which are enough to tell most columns
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001))))  # polars knows fewer
 OTHER_CHARACTER = re.compile("[^0-9eE.+-]")  # `float` takes what is left just as NUMBER does
 # The empty cells of models and runs that were trained before data.empty: these words in any case.
@@ -195,13 +191,25 @@ class Cells:
     @property
     def mark(self) -> str:
         """A name of MARKS, if each strange cell would be a number without such marks; else ""."""
-        texts = {*self.counts(self.strange)}
-        if self.dots_are_thousands and not self.column.dtype.is_numeric():
-            dotted = {text for text in self.counts(~self.gaps) if "." in text}
-            found = _mark(texts | dotted)
-            if found.endswith(DECIMAL_COMMAS):
-                return found
-        return _mark(texts)
+        return (self.dots_are_thousands and self.thousands) or _mark(self._strange_texts)
+
+    @property
+    def _strange_texts(self) -> set[str]:
+        return {*self.counts(self.strange)} if self.strange.any() else set()
+
+    @functools.cached_property
+    def thousands(self) -> str:
+        """The mark of cells with dots that can all be of thousands; "" for other cells."""
+        if self.column.dtype.is_numeric():
+            return ""
+        first = self.column.head(FIRST).to_list()  # a list is faster for a short column
+        dotted = {text for text in first if "." in text and text not in self.empty}
+        if dotted and not _mark(dotted, DECIMAL_COMMAS):
+            return ""
+        if len(self) > FIRST:
+            known = self.column.filter(~self.gaps)
+            dotted |= {*known.filter(known.str.contains(".", literal=True)).unique()}
+        return _mark(dotted | self._strange_texts, DECIMAL_COMMAS) if dotted else ""
 
     @property
     def infinite(self) -> Mask:
@@ -278,9 +286,14 @@ class Cells:
         return f"column {self.name}: {', '.join(told)}" if told else ""
 
 
-def _mark(texts: Collection[str]) -> str:
-    marks = (mark for mark, (shape, _) in MARKS.items() if all(map(shape.fullmatch, texts)))
-    return next(marks, "") if texts else ""
+def _mark(texts: Collection[str], end: str = "") -> str:
+    """The first of MARKS with this end that all texts fit; "" if there is none."""
+    marks = (
+        mark
+        for mark, (shape, _) in MARKS.items()
+        if mark.endswith(end) and all(map(shape.fullmatch, texts))
+    )
+    return next(marks, "") if len(texts) else ""
 
 
 def listed(counts: Mapping[str, int], most: int = 5) -> str:

@@ -194,9 +194,7 @@ def is_quantity(cells: Cells) -> bool:
 
 def read_as(mark: str) -> str:
     """How numbers with such marks are read."""
-    if mark == DECIMAL_COMMAS:
-        return f"read with {mark}, dots as thousands"
-    return f"read without {mark}"
+    return f"read {'with' if mark.endswith(DECIMAL_COMMAS) else 'without'} {mark}"
 
 
 class TextColumn(_Column):

@@ -9,7 +9,15 @@ import numpy as np
 
 from kindling.config import schema
 from kindling.config.written import counted, printable, typed
-from kindling.data.tables.cells import Cells, Floats, Mask, alike, listed
+from kindling.data.tables.cells import (
+    DECIMAL_COMMAS,
+    FIRST,
+    Cells,
+    Floats,
+    Mask,
+    alike,
+    listed,
+)
 from kindling.data.tables.columns import (
     FORMS,
     AnyColumn,
@@ -33,7 +41,6 @@ FEW, DIFFERENT = 20, 0.9  # more texts, in more than this share of rows, name th
 MOST_WORDS = 3  # in a column of numbers, which may stand for empty cells
 # Intervals of a number, for tables of so many columns; see docs/results.md for what they bring.
 BINS, ROWS_OF_BIN, FEW_VALUES, ROWS_OF_VALUE, MOST_BINNED = 16, 20, 60, 5, 300
-FIRST = 1000  # rows
 MOST_ROWS = 40  # of the table about the columns
 # The names of columns that programs write to number the rows.
 UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1"
@@ -168,12 +175,14 @@ def _refuse_gaps(cells: Cells, config: schema.Csv) -> None:
 def _as_number(
     table: Table, cells: Cells, config: schema.Csv, trained_on: Mask, room: int
 ) -> _Taken | None:
-    name, mark, done, words = cells.name, "", list[str](), list[str]()
+    name, mark, done, words = cells.name, cells.mark, list[str](), list[str]()
     texts_are_empty = False
-    if mark := cells.mark:
+    if mark or not cells.strange.any():
+        if cells.thousands and not mark.endswith(DECIMAL_COMMAS):
+            done.append("its dots could be of thousands, and are read as decimal points")
+        done += [read_as(mark)] if mark else []
         cells = unmarked(cells, mark)
-        done.append(read_as(mark))
-    elif cells.strange.any():
+    else:
         texts_are_empty, texts = name in config.numbers, cells.counts(cells.strange)
         few = len(texts) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
         if config.fill is None or not (few or texts_are_empty):

@@ -16,6 +16,7 @@ from kindling.config.faults import did_you_mean
 from kindling.config.written import printable, typed
 from kindling.data.tables.cells import (
     DECIMAL_COMMAS,
+    FIRST,
     FORMERLY_EMPTY,
     Cells,
     as_column,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALIKE = 1000  # names that an unknown name is compared with
-FIRST = 1000  # rows, which tell how a table writes numbers
 MOST_KEPT = 2**24  # cells; the columns of a larger table are read anew at each use
 
 
