@@ -114,7 +114,7 @@ def test_random_numbers_are_read_as_they_were_written(seed: int) -> None:
     """In one way for a table. Misread are only whole numbers whose dots could be decimal points,
     and this is told."""
     draw = random.Random(seed)
-    thousands, point = draw.choice([",.", ".,", " ,", "\u00a0,", "'.", " .", "\u202f,"])
+    separators = draw.choice([",.", ".,", " ,", "\u00a0,", "'.", " .", "\u202f,"])
     grouped, rows = draw.random() < 0.8, draw.randint(20, 60)
     columns: dict[str, list[str]] = {}
     values: dict[str, list[float]] = {}
@@ -126,7 +126,7 @@ def test_random_numbers_are_read_as_they_were_written(seed: int) -> None:
             places = draw.choice(decimals)
             value = round(draw.uniform(0, 10 ** draw.uniform(0, size)), places)
             text = f"{value:{',' * grouped}.{places}f}"
-            text = text.translate(str.maketrans(",.", thousands + point))
+            text = text.translate(str.maketrans(",.", separators))
             sign = draw.choice(signs).strip() if signs else ""
             columns[name].append(sign + form.format(text))
             values[name].append(-value if sign else value)
