@@ -1,6 +1,8 @@
 """The rules of cells: numbers, empty cells, and texts that look like one."""
 
 import itertools
+import random
+import re
 import unicodedata
 from collections import Counter
 from decimal import Decimal
@@ -10,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, alike, as_column, as_numbers, as_text
+from kindling.data.tables.cells import (
+    FORMERLY_EMPTY,
+    MARKS,
+    Cells,
+    alike,
+    as_column,
+    as_numbers,
+    as_text,
+)
 from kindling.data.tables.table import as_table
 
 DEFAULT = ["?", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
@@ -174,3 +184,26 @@ def test_gaps_numbers_and_texts_of_random_cells(texts: list[str], empty: list[st
     strange = [not gap and np.isnan(number) for gap, number in zip(gaps, numbers, strict=True)]
     assert cells.strange.tolist() == strange
     assert cells.counts(cells.strange) == Counter(itertools.compress(plain, strange))
+
+
+def test_a_mark_is_the_first_whose_shape_the_text_has() -> None:
+    """In random texts of all characters that a number may have: none is excluded beforehand. What
+    is left without the marks is a number."""
+    draw, found = random.Random(0), Counter[str]()
+    for _ in range(5000):
+        parts = [
+            draw.choice(["", "(", "-", "\u2212", "$"]),
+            draw.choice(["1", "15", "1.", ".5", "1,"]),
+        ]
+        parts += [
+            draw.choice(["", "0", "000", " 000", "'000,5", "e-5", ",5E3"]),
+            draw.choice(["", ")", "-", "%", " €"]),
+        ]
+        text = draw.choice(["", "", "+", " "]).join(parts).strip()
+        fitting = [mark for mark, (shape, _) in MARKS.items() if re.fullmatch(shape, text)]
+        column = as_column("a", [text])
+        mark = "" if is_number(text) else next(iter(fitting), "")
+        assert Cells("a", column, [2]).mark == mark, text
+        assert all(is_number(MARKS[mark][1](text)) for mark in fitting), text
+        found[mark] += 1
+    assert len(found) > 15

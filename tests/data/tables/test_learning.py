@@ -93,6 +93,14 @@ def _dotted(number: float) -> str:
         (lambda x: f"{x:,}".replace(",", "'"), "apostrophes"),
         (lambda x: f"{x:,}".replace(",", "\u202f"), "spaces"),
         (lambda x: f"{x:,}".translate(str.maketrans(",.", " ,")), "spaces and decimal commas"),
+        (lambda x: f"{x:,}".replace("-", "\u2212"), "other minus signs"),
+        (lambda x: f"{abs(x)}-" if x < 0 else str(x), "other minus signs"),
+        (lambda x: f"({-x:.1f}%)" if x < 0 else f"{x:.1f}%", "other minus signs and %"),
+        (lambda x: f"${x:,}" if x > 0 else f"$({-x:,})", "a currency"),
+        (
+            lambda x: f"{_dotted(x)} €" if x > 0 else f"({_dotted(-x)} €)",
+            "other minus signs and a currency and decimal commas",
+        ),
     ],
 )
 def test_all_ways_to_write_a_number(write: Any, mark: str) -> None:
@@ -120,16 +128,17 @@ def test_random_numbers_are_read_as_they_were_written(seed: int) -> None:
     values: dict[str, list[float]] = {}
     for name in "abc":
         decimals, size = draw.choice([[0], [1, 2, 3, 4], [2], [0, 0, 1, 2]]), draw.choice([1, 3, 7])
-        form, signs = draw.choice(["{}", "${}", "€ {}", "{} €", "{}%"]), draw.choice(["", " -"])
+        form = draw.choice(["{}", "${}", "€ {}", "{} €", "{}%"])
+        negative = draw.choice(["", "-{}", "({})", "\u2212{}", "\u2013 {}", "{}-"])
         values[name], columns[name] = [], []
         for _ in range(rows):
             places = draw.choice(decimals)
             value = round(draw.uniform(0, 10 ** draw.uniform(0, size)), places)
             text = f"{value:{',' * grouped}.{places}f}"
             text = text.translate(str.maketrans(",.", separators))
-            sign = draw.choice(signs).strip() if signs else ""
-            columns[name].append(sign + form.format(text))
-            values[name].append(-value if sign else value)
+            minus = bool(negative) and draw.random() < 0.5
+            columns[name].append((negative if minus else "{}").format(form.format(text)))
+            values[name].append(-value if minus else value)
     found, table, told = learn(columns)
     for column in found.columns:
         assert isinstance(column, NumberColumn)

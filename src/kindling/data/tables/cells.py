@@ -44,29 +44,39 @@ _WAYS = (  # to write a number: what stands between thousands, and the decimals
 _BESIDE = (  # what stands before or behind the number
     ("", "{0}"),
     ("%", "{0} ?%"),
-    ("a currency", f"[{_SIGNS}] ?-?{{0}}|{{0}} ?[{_SIGNS}]"),
+    ("a currency", rf"[{_SIGNS}] ?(-?{{0}}|\({{0}}\))|{{0}} ?[{_SIGNS}]"),
+)
+OTHER_MINUS = "other minus signs"
+_MINUS = "\u2212\u2013"  # the minus of typographers, and their dash in its place
+_OF_SIGNS = (  # how a negative number is told
+    ("", "[+-]?({0})"),
+    (OTHER_MINUS, rf"[+-]?({{0}})|[{_MINUS}] ?({{0}})|\(({{0}})\)|({{0}})-"),
+)
+_LIKE_NUMBER = re.compile(  # which most texts and dates are not, at once
+    rf"(?ai)[(+{_MINUS}{_SIGNS} -]*[\d.][\d.,'’{_SPACES}]*(e[+-]?\d+)?[{_SIGNS}% )-]*"
 )
 
 
-def _marks() -> Iterator[tuple[str, tuple[re.Pattern[str], Callable[[str], str]]]]:
-    for (beside, form), (way, thousands, decimals) in itertools.product(_BESIDE, _WAYS):
+def _marks() -> Iterator[tuple[str, tuple[str, Callable[[str], str]]]]:
+    kinds = itertools.product(_OF_SIGNS, _BESIDE, _WAYS)
+    for (sign, signed), (beside, form), (way, thousands, decimals) in kinds:
         number = rf"([1-9]\d{{0,2}}([{thousands}]\d{{3}})+|\d+){decimals}"
         number = rf"({number}|\.\d+)" if decimals == _POINT else f"({number})"
-        names = [beside] if beside and way == "commas" else [beside, way]
-        away = re.compile(f"[{thousands}{_SIGNS}% ]")
-        plain = partial(_plain, away, "," if decimals == _COMMA else ".")
-        yield (
-            " and ".join(filter(None, names)),
-            (re.compile(f"(?a)[+-]?({form.format(number)})"), plain),
-        )
+        names = [sign, beside, "" if way == "commas" and (sign or beside) else way]
+        plain = partial(_plain, f"{thousands}{_SIGNS}% )", "," if decimals == _COMMA else ".")
+        shape = "(?a)" + signed.format(form.format(number))
+        yield " and ".join(filter(None, names)), (shape, plain)
 
 
-def _plain(away: re.Pattern[str], point: str, text: str) -> str:
-    return away.sub("", text).replace(point, ".")
+def _plain(away: str, point: str, text: str) -> str:
+    text = text.translate(dict.fromkeys(map(ord, away))).replace(point, ".")
+    negative = text.startswith(("(", *_MINUS)) or text.endswith("-")
+    return f"-{text.strip(f'({_MINUS}-')}" if negative else text
 
 
-# What makes texts of numbers, and how they are read without: 12,958.42, 12.958,42, 12'958,
-# 12 958,42, 98%, $5 and 12.958,42 €. A shape fits numbers without marks too.
+# What makes texts of numbers, by the shape of a cell, and how they are read without: 12,958.42,
+# 12.958,42, 12'958, 12 958,42, 98%, $5, 12.958,42 € and (5). A shape fits numbers without marks
+# too.
 MARKS = dict(_marks())
 FIRST = 1000  # rows, which are enough to tell most columns
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001))))  # polars knows fewer
@@ -288,12 +298,10 @@ class Cells:
 
 def _mark(texts: Collection[str], end: str = "") -> str:
     """The first of MARKS with this end that all texts fit; "" if there is none."""
-    marks = (
-        mark
-        for mark, (shape, _) in MARKS.items()
-        if mark.endswith(end) and all(map(shape.fullmatch, texts))
-    )
-    return next(marks, "") if len(texts) else ""
+    if not texts or not all(map(_LIKE_NUMBER.fullmatch, texts)):
+        return ""
+    ending = (mark for mark in MARKS if mark.endswith(end))
+    return next((m for m in ending if all(map(re.compile(MARKS[m][0]).fullmatch, texts))), "")
 
 
 def listed(counts: Mapping[str, int], most: int = 5) -> str:

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kindling.config.written import counted
-from kindling.data.tables.cells import DECIMAL_COMMAS, MARKS, Cells, Floats, Mask, listed
+from kindling.data.tables.cells import (
+    DECIMAL_COMMAS,
+    MARKS,
+    OTHER_MINUS,
+    Cells,
+    Floats,
+    Mask,
+    listed,
+)
 from kindling.data.tables.table import Table
 
 MOST_TOLD = 8  # columns, in a line about all of them
@@ -176,7 +184,8 @@ def unmarked(cells: Cells, mark: str) -> Cells:
     if not mark:
         return cells
     shape, plain = MARKS[mark]
-    column = cells.mapped(lambda t: plain(t) if shape.fullmatch(t) else t, texts=True)
+    fits = re.compile(shape).fullmatch
+    column = cells.mapped(lambda t: plain(t) if fits(t) else t, texts=True)
     return replace(cells, column=column)
 
 
@@ -194,7 +203,8 @@ def is_quantity(cells: Cells) -> bool:
 
 def read_as(mark: str) -> str:
     """How numbers with such marks are read."""
-    return f"read {'with' if mark.endswith(DECIMAL_COMMAS) else 'without'} {mark}"
+    kept = mark.startswith(OTHER_MINUS) or mark.endswith(DECIMAL_COMMAS)
+    return f"read {'with' if kept else 'without'} {mark}"
 
 
 class TextColumn(_Column):
