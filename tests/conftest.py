@@ -21,6 +21,7 @@ os.environ["PYTHONPATH"] = PYTHONPATH
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from hypothesis import HealthCheck, settings
 from lightning.fabric.utilities import registry
 
 from kindling.config.compose import compose
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+# A busy machine is no fault of an example.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 # A third of what a small run takes: each Trainer asks all packages for callbacks, each result git.
 REGISTRY: Any = registry
 REGISTRY.entry_points = functools.cache(REGISTRY.entry_points)

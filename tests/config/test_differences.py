@@ -83,7 +83,7 @@ def configurations(draw: Any) -> Config:
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(configurations())
 def test_random_configurations_are_made_again(config: Config) -> None:
     require_round_trip(config)

@@ -190,7 +190,6 @@ def _lacks_a_class(config: Config) -> bool:
 @settings(
     max_examples=EXAMPLES,
     derandomize=not THOUSAND,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     report_multiple_bugs=False,

@@ -325,7 +325,6 @@ SPELT = st.builds(
 )
 FUZZ = settings(
     max_examples=4000 if os.environ.get("TORTURE") else 100,
-    deadline=None,
     derandomize=not os.environ.get("TORTURE"),
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -196,9 +196,7 @@ def assert_same(config: Config, folder: Path) -> str:
 
 @pytest.mark.slow
 @given(made=runs())
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_runs_have_the_bits_of_fit(
     made: tuple[Config, Given], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

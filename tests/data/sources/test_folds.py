@@ -89,7 +89,7 @@ def grouped_samples(draw: st.DrawFn) -> tuple[list[str], list[int]]:
     return [names[group] for group in of], labels.tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grouped_samples(), st.integers(2, 5), st.integers(0, 3))
 def test_folds_of_groups_are_those_of_sklearn(
     samples: tuple[list[str], list[int]], count: int, seed: int

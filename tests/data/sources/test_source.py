@@ -85,7 +85,7 @@ def test_groups_are_sorted_as_numbers_if_all_are() -> None:
     assert (found.setting, found.sizes().tolist()) == ("data.group=g", [1, 2])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_groups_stay_together(data: st.DataObject) -> None:
     count, classes = data.draw(st.integers(2, 40)), data.draw(st.integers(2, 4))
