@@ -605,9 +605,10 @@ def test_bombs_are_refused_before_they_are_opened(base: Run, tmp_path: Path) -> 
     aliased.write_bytes(b"a" * (YAML_LIMIT + 1))
     with pytest.raises(InputError, match="has more than 262,144 bytes"):
         read_yaml(aliased)
-    aliased.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="it is nested more than 20 levels deep"):
-        read_yaml(aliased)
+    for depth in (500, 100_000):  # libyaml 0.2.6 allows no more than 1,000 itself
+        aliased.write_text("[" * depth)
+        with pytest.raises(InputError, match="nested more than 20 levels deep|flow level"):
+            read_yaml(aliased)
     run = Run(tmp_path)
     run.result_file.write_text("[" * 100_000)
     with pytest.raises(InputError, match="Invalid JSON"):

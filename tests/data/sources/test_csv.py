@@ -713,15 +713,19 @@ def test_columns_that_number_the_rows_and_headers_that_are_rows(
 
 
 @pytest.mark.parametrize(
-    ("classes", "rows", "warned"),
-    [(214, 442, True), (21, 209, True), (21, 210, False), (20, 60, False)],
-)
+    ("first", "classes", "rows", "warned"),
+    [
+        (25, 214, 442, True), (25, 21, 630, True), (25, 20, 60, False), (0, 21, 209, True),
+        (0, 21, 210, False), (1, 21, 210, False), (2, 21, 210, True),
+    ],
+)  # fmt: skip
 def test_many_whole_numbers_are_a_quantity_rather_than_classes(
-    classes: int, rows: int, warned: bool, tmp_path: Path
+    first: int, classes: int, rows: int, warned: bool, tmp_path: Path
 ) -> None:
+    """Unless they number classes: from 0 or 1, with ten rows each."""
     a = np.random.default_rng(0).normal(size=rows)
     source = table(
-        tmp_path / "t.csv", lines(["a", "kind"], [a, [25 + n % classes for n in range(rows)]])
+        tmp_path / "t.csv", lines(["a", "kind"], [a, [first + n % classes for n in range(rows)]])
     )
     expected = (
         f"column kind: has {classes} different whole numbers in {rows} rows, which looks like a"

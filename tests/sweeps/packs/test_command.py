@@ -65,6 +65,7 @@ def test_the_folder_follows_from_all_that_decides_the_pack(table: Path) -> None:
         ([f"${1 + n % 25}" for n in range(400)], "regression"),
         ([f"{n % 25}%" for n in range(400)], "regression"),
         ([n % 25 for n in range(400)], "classification"),
+        ([19 + n % 25 for n in range(400)], "regression"),  # ages
         (["$5", "$10"] * 20, "classification"),
         ([*["$5", "$10"] * 20, "free"], "classification"),
     ],
@@ -77,6 +78,10 @@ def test_the_task_follows_from_the_labels(tmp_path: Path, labels: list[object], 
     other = "regression" if task == "classification" else "classification"
     typed = check_command_line(path, "label", [f"task={other}"], networks=2)
     assert typed.sweep.points[0].task.name == other
+    several = all(str(label).isdigit() for label in labels) and len({*labels}) > 2
+    taken = "numbers to predict" if task == "regression" else f"{len({*labels})} classes"
+    told = task == "regression" or several
+    assert (taken in pack.told, f"task={other}" in pack.told, typed.told) == (told, told, "")
 
 
 @pytest.mark.parametrize(

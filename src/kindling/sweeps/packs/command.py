@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from kindling.config.drawn import batch_size, draw_settings
 from kindling.config.faults import config_error
 from kindling.config.measures import CLASSIFICATION, REGRESSION
@@ -39,6 +41,7 @@ class CheckedPack:
     sweep: Command
     minutes: float | None
     typed: Sequence[str]  # the arguments that make or continue it
+    told: str  # about numbers to predict; "" for texts, and where the task was typed
 
     @property
     def command(self) -> str:
@@ -75,8 +78,11 @@ def check_command_line(
         "experiment=pack", "data=csv", override_text("data.path", str(path)),
         override_text("data.target", target), "trainer.progress_bar=false",
     ]  # fmt: skip
-    if "task" not in keys:
-        texts.append(f"task={_task_of(table, target)}")
+    task, told = _task_of(table, target)
+    if "task" in keys:
+        told = ""
+    else:
+        texts.append(f"task={task}")
     if "data.batch_size" not in keys:
         texts.append(f"data.batch_size={batch_size(len(table.lines))}")
     drawn = {key: drawn for key, drawn in draw_settings(networks, seed).items() if key not in keys}
@@ -98,7 +104,7 @@ def check_command_line(
     for option, value in options.items():
         if value is not None and (option, value) not in (("--networks", NETWORKS), ("--seed", 0)):
             typed += [option, f"{value}"]
-    return CheckedPack(folder, sweep, minutes, [*typed, f"--folder={folder}"])
+    return CheckedPack(folder, sweep, minutes, [*typed, f"--folder={folder}"], told)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -125,8 +131,15 @@ def _override_faults(overrides: Sequence[str]) -> list[str]:
     return faults
 
 
-def _task_of(table: Table, target: str) -> str:
+def _task_of(table: Table, target: str) -> tuple[str, str]:
     """By the column of labels: numbers that are fractions, or too many to be classes, are a
-    regression's."""
+    regression's. With a text about what numbers are taken for."""
     cells = table.cells(target, Csv.model_fields["empty"].get_default(call_default_factory=True))
-    return REGRESSION if is_quantity(cells) else CLASSIFICATION
+    if is_quantity(cells):
+        told = "numbers to predict; to learn each as a class, type task=classification"
+        return REGRESSION, f"column {target}: is taken for {told}"
+    classes = len(np.unique(cells.numbers[~cells.gaps]))
+    if cells.strange.any() or classes <= 2:
+        return CLASSIFICATION, ""
+    told = f"{classes:,} classes; to predict the number, type task=regression"
+    return CLASSIFICATION, f"column {target}: its numbers are taken for {told}"

@@ -44,6 +44,8 @@ def make_pack(pack: CheckedPack) -> Run:
             data = Splits(config.data, task=config.task)
             data.setup()
             data.tell()
+            if pack.told:
+                print(pack.told)
             source = data.source
             del data  # the source alone stays in memory
             progress = _Progress(pack)
