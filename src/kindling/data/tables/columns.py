@@ -39,7 +39,7 @@ CORRECT = "correct that, or leave the rows out"
 WITHIN = 0.3
 IN_CACHE = 2**14  # rows
 # More whole numbers than MANY are a quantity, unless they count from 0 or 1 without a gap and have
-# FEW rows each. Of 150 such columns of real tables with gaps, nine in ten are an age, a year, a count.
+# FEW rows each. Of 150 columns of real tables with gaps, nine in ten are an age, a year or a count.
 MANY, FEW = 20, 10
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
