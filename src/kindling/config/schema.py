@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from kindling.config import registry
 from kindling.config.closed_form import has_closed_form
@@ -46,6 +46,7 @@ from kindling.config.section import (
     Seed,
     names_of,
 )  # fmt: skip
+from kindling.config.written import column_name
 from kindling.system.extras import LOGGERS
 
 GROUPS = (
@@ -299,6 +300,13 @@ class Csv(_Files):
     fill: Literal["auto", "mean", "median", "most_frequent"] | None  # for empty cells
     # The texts that count as empty cells. None: columns are learnt as before there was this key.
     empty: Texts | None = None
+
+    @field_validator("target", "group", "weights", "drop", "categories", "numbers")
+    @classmethod
+    def _as_in_tables(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(value, list):
+            return [*map(column_name, value)]
+        return value and column_name(value)
 
     @property
     def targets(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,11 @@ def cell(value: Any) -> Any:
 def printable(text: str) -> str:
     """Replaces unprintable characters; the name of a file may contain line ends."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def column_name(name: str) -> str:
+    """A name as tables have it: without white space around, in Unicode's composed form."""
+    return unicodedata.normalize("NFC", name.strip())
 
 
 def place_of_class(names: Sequence[str], name: str) -> int | None:

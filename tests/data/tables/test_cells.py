@@ -196,7 +196,7 @@ def test_a_mark_is_the_first_whose_shape_the_text_has() -> None:
             draw.choice(["1", "15", "1.", ".5", "1,"]),
         ]
         parts += [
-            draw.choice(["", "0", "000", " 000", "'000,5", "e-5", ",5E3"]),
+            draw.choice(["", "0", "000", " 000", "'000,5", "e-5", ",5E3", ":30", ":30:59.5"]),
             draw.choice(["", ")", "-", "%", " €"]),
         ]
         text = draw.choice(["", "", "+", " "]).join(parts).strip()

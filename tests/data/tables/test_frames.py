@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -15,11 +16,13 @@ import pytest
 import torch
 
 from kindling.config.compose import compose
+from kindling.config.schema import Csv
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.source import Source
 from kindling.data.tables import reading
 from kindling.data.tables.cells import as_numbers, as_text
-from kindling.data.tables.columns import Columns
+from kindling.data.tables.columns import Columns, NumberColumn
+from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import as_table
 from kindling.inference.evaluation import evaluate_path
@@ -387,6 +390,94 @@ def test_white_space_around_names_does_not_count(padding: str, tmp_path: Path) -
         np.testing.assert_array_equal(learned.features(table), expected)
 
 
-def test_names_that_differ_in_white_space_alone_stay() -> None:
-    found = as_table({"a": [1], " a": [2], "b": [3]})
-    assert found.names == ["a", " a", "b"]
+NAMES: list[tuple[list[str], list[str]]] = [
+    (["", "x", "x", "y"], ["column 1", "x", "x_2", "y"]),
+    (["x", "x_1", "x", "x"], ["x", "x_1", "x_2", "x_3"]),
+    (["x_1", "x", "", "x_1"], ["x_1", "x", "column 3", "x_1_2"]),
+    (["a_1", "b_2", "", ""], ["a_1", "b_2", "column 3", "column 4"]),
+    (["a", " a", "gro\u0308\u00dfe", "y"], ["a", "a_2", "gr\u00f6\u00dfe", "y"]),
+]
+
+
+class Repeating:
+    """As much of pandas' DataFrame as is used: columns by their place, for names may repeat."""
+
+    def __init__(self, names: list[str], values: list[list[float]]) -> None:
+        self.names, self.values, self.iloc = names, values, self
+
+    def keys(self) -> list[str]:
+        return self.names
+
+    def __getitem__(self, key: tuple[slice, int]) -> list[float]:
+        return self.values[key[1]]
+
+
+@pytest.mark.parametrize(("names", "expected"), NAMES)
+def test_columns_have_the_same_names_in_files_of_all_kinds(
+    names: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """Without a name, with a repeated one, in another form of Unicode."""
+    values = [[float(place), place + 0.5] for place in range(4)]
+    rows = [*zip(*values, strict=True)]
+    write_workbook(tmp_path / "t.xlsx", [[name or None for name in names], *map(list, rows)])
+    lines = [",".join(names), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    frame: Any = Repeating(names, values)
+    for table in (read_table(tmp_path / "t.csv"), read_table(tmp_path / "t.xlsx"), as_table(frame)):
+        assert table.names == expected
+        told = [
+            name
+            for name in expected
+            if name not in names and f"is called {name}" in str(table.notes)
+        ]
+        assert told == [
+            n for n in expected if re.fullmatch(r"a_2|x_[23]|x_1_2", n) and n not in names
+        ]
+        for place, column in enumerate(table.columns.values()):
+            assert [float(value) for value in column] == values[place]
+
+
+def test_a_typed_name_is_found_in_another_form_of_unicode(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("art,gr\u00f6\u00dfe\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(40)))
+    plain = open_source(
+        compose("data=csv", f"data.path={path}", "data.target=gr\u00f6\u00dfe").data
+    )
+    typed = compose("data=csv", f"data.path={path}", "data.target=gro\u0308\u00dfe").data
+    assert torch.equal(open_source(typed).train.features, plain.train.features)
+
+
+def test_the_index_that_pandas_stores_is_left_out(tmp_path: Path) -> None:
+    number = [*range(ROWS)]
+    frame = polars.DataFrame(
+        {"a": [n % 7 for n in number], "__index_level_0__": number, "y": [*"pq" * (ROWS // 2)]}
+    )
+    frame.sample(fraction=1, shuffle=True, seed=0).write_parquet(tmp_path / "t.parquet")
+    source = open_source(
+        compose("data=csv", f"data.path={tmp_path / 't.parquet'}", "data.target=y").data
+    )
+    assert source.columns is not None
+    assert source.columns.names == ["a"]
+
+
+def test_durations_are_seconds_and_times_of_the_day_numbers(tmp_path: Path) -> None:
+    """In Parquet, in a list, and in NumPy's type, which pandas has too."""
+    spans = [datetime.timedelta(minutes=7 * n) if n % 9 else None for n in range(ROWS)]
+    clock = [datetime.time(n % 24, n % 60, 0, n % 2) for n in range(ROWS)]
+    polars.DataFrame({"span": spans, "clock": clock}).write_parquet(tmp_path / "t.parquet")
+    of_numpy = np.array(
+        [datetime.timedelta(0) if span is None else span for span in spans], "m8[ns]"
+    )
+    of_numpy[[span is None for span in spans]] = np.timedelta64("NaT")
+    seconds = [np.nan if span is None else span.total_seconds() for span in spans]
+    days = [3600.0 * (n % 24) + 60.0 * (n % 60) + 1e-6 * (n % 2) for n in range(ROWS)]
+    config = compose("data=csv", "data.path=t.csv", "data.target=y").data
+    assert isinstance(config, Csv)
+    frames: list[Any] = [{"span": spans, "clock": clock}, {"span": of_numpy, "clock": clock}]
+    for table in (read_table(tmp_path / "t.parquet"), *map(as_table, frames)):
+        columns = learn_columns(table, config, np.ones(ROWS, bool))
+        span, of_day = columns.columns
+        assert isinstance(span, NumberColumn)
+        assert isinstance(of_day, NumberColumn)
+        np.testing.assert_allclose(span.cells(table, []).numbers, seconds)
+        np.testing.assert_allclose(of_day.cells(table, []).numbers, days, rtol=1e-12)

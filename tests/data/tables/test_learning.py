@@ -69,6 +69,32 @@ def test_numbers_as_people_write_them(write: Any, done: str) -> None:
     np.testing.assert_array_equal(again.features(as_table({"a": texts[:7]}))[:, 0], features[:7])
 
 
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (
+            [f"{n % 24}:{7 * n % 60:02}" for n in range(ROWS)],
+            [60 * (n % 24) + 7 * n % 60 for n in range(ROWS)],
+        ),
+        (
+            [f"{n:02}:00:{n % 60:02}.5" for n in range(ROWS)],
+            [3600 * n + n % 60 + 0.5 for n in range(ROWS)],
+        ),
+        ([f"-{n}:30" for n in range(ROWS)], [-60 * n - 30 for n in range(ROWS)]),
+        ([*["59:10", "1:02:03"] * (ROWS // 2)], None),
+        ([*["8:30", "12"] * (ROWS // 2)], None),
+        ([f"{n % 9}:{n % 5}" for n in range(ROWS)], None),
+    ],
+)
+def test_times_are_numbers(texts: list[str], numbers: list[float] | None) -> None:
+    """Not results, and not times of two kinds, of which one would be misread."""
+    (column,) = (found := learn({"a": texts}))[0].columns
+    assert isinstance(column, NumberColumn) == (numbers is not None)
+    if isinstance(column, NumberColumn) and numbers is not None:
+        np.testing.assert_array_equal(column.cells(found[1], []).numbers, numbers)
+        assert "read as hours:minutes" in found[2][0]
+
+
 def _dotted(number: float) -> str:
     """As in German: 12.958,5; a whole number without a comma."""
     return f"{number:,}".removesuffix(".0").translate(str.maketrans(",.", ".,"))

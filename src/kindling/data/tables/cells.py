@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,9 @@ _OF_SIGNS = (  # how a negative number is told
     (OTHER_MINUS, rf"[+-]?({{0}})|[{_MINUS}] ?({{0}})|\(({{0}})\)|({{0}})-"),
 )
 _LIKE_NUMBER = re.compile(  # which most texts and dates are not, at once
-    rf"(?ai)[(+{_MINUS}{_SIGNS} -]*[\d.][\d.,'’{_SPACES}]*(e[+-]?\d+)?[{_SIGNS}% )-]*"
+    rf"(?ai)[(+{_MINUS}{_SIGNS} -]*[\d.][\d.,:'’{_SPACES}]*(e[+-]?\d+)?[{_SIGNS}% )-]*"
 )
+CLOCK = ("hours:minutes", "hours:minutes:seconds")
 
 
 def _marks() -> Iterator[tuple[str, tuple[str, Callable[[str], str]]]]:
@@ -66,6 +68,16 @@ def _marks() -> Iterator[tuple[str, tuple[str, Callable[[str], str]]]]:
         plain = partial(_plain, f"{thousands}{_SIGNS}% )", "," if decimals == _COMMA else ".")
         shape = "(?a)" + signed.format(form.format(number))
         yield " and ".join(filter(None, names)), (shape, plain)
+    yield CLOCK[0], (r"(?a)[+-]?\d{1,6}:[0-5]\d", _of_clock)
+    yield CLOCK[1], (r"(?a)[+-]?\d{1,6}:[0-5]\d:[0-5]\d(\.\d+)?", _of_clock)
+
+
+def _of_clock(text: str) -> str:
+    """Minutes of 8:30, seconds of 8:30:00: a column has one of the two."""
+    number = functools.reduce(
+        lambda all_, part: 60 * all_ + float(part), text.strip("+-").split(":"), 0.0
+    )
+    return f"{'-' * text.startswith('-')}{number!r}"
 
 
 def _plain(away: str, point: str, text: str) -> str:
@@ -75,8 +87,8 @@ def _plain(away: str, point: str, text: str) -> str:
 
 
 # What makes texts of numbers, by the shape of a cell, and how they are read without: 12,958.42,
-# 12.958,42, 12'958, 12 958,42, 98%, $5, 12.958,42 € and (5). A shape fits numbers without marks
-# too.
+# 12.958,42, 12'958, 12 958,42, 98%, $5, 12.958,42 €, (5) and 8:30. A shape fits numbers without
+# marks too, but that of times, which are minutes or seconds.
 MARKS = dict(_marks())
 FIRST = 1000  # rows, which are enough to tell most columns
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001))))  # polars knows fewer
@@ -101,6 +113,8 @@ def as_text(value: object) -> str:
     """A value of Python, NumPy or pandas as a file would have it; "" for a missing value."""
     if isinstance(value, str):
         return value
+    if isinstance(value, timedelta):
+        return "" if value != value else repr(value.total_seconds())  # noqa: PLR0124, NaT
     missing = value is None or type(value).__name__ == "NAType"
     with suppress(TypeError, ValueError, ArithmeticError):
         missing = missing or bool(value != value)  # noqa: PLR0124, NaN and NaT
@@ -115,21 +129,26 @@ def numbers_among(words: frozenset[str]) -> Floats:
 
 
 def as_column(name: str, values: Iterable[Any]) -> "pl.Series":
-    """A column of numbers as they are, null for a missing one; of anything else as texts, "" for a
-    missing one. Lists, arrays and columns of pandas and polars."""
+    """A column of numbers as they are and of durations in seconds, null for a missing one; of
+    anything else as texts, "" for a missing one. Lists, arrays and columns of pandas and polars."""
     import polars as pl
 
     if isinstance(values, pl.Series):
         if values.dtype == pl.String:
             return values.fill_null("")
+        if values.dtype == pl.Duration:
+            values = values.dt.total_nanoseconds() / 1e9
         if values.dtype.is_float():
             return values.fill_nan(None)
         if values.dtype.is_integer():
             return values
         values = values.to_list()
     array = getattr(values, "values", values)  # of pandas
-    if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype in (np.int64, np.float64):
-        return pl.Series(name, array, nan_to_null=True)
+    if isinstance(array, np.ndarray) and array.ndim == 1:
+        if array.dtype.kind == "m":
+            array = array / np.timedelta64(1, "s")
+        if array.dtype in (np.int64, np.float64):
+            return pl.Series(name, array, nan_to_null=True)
     texts = [as_text(value) for value in values]
     try:
         return pl.Series(name, texts, pl.String)
@@ -201,7 +220,9 @@ class Cells:
     @property
     def mark(self) -> str:
         """A name of MARKS, if each strange cell would be a number without such marks; else ""."""
-        return (self.dots_are_thousands and self.thousands) or _mark(self._strange_texts)
+        found = (self.dots_are_thousands and self.thousands) or _mark(self._strange_texts)
+        mixed = found in CLOCK and not np.isnan(self.numbers).all()
+        return "" if mixed else found
 
     @property
     def _strange_texts(self) -> set[str]:

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from kindling.config.written import counted
+from kindling.config.written import column_name, counted
 from kindling.data.tables.cells import (
+    CLOCK,
     DECIMAL_COMMAS,
     MARKS,
     OTHER_MINUS,
@@ -78,7 +79,7 @@ class _Column(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: Annotated[str, AfterValidator(str.strip)]  # models of before may have white space there
+    name: Annotated[str, AfterValidator(column_name)]  # models of before may have others
     absent: bool = False
     required: bool = False
 
@@ -202,11 +203,14 @@ def is_quantity(cells: Cells) -> bool:
     many = len(different) > MANY and not (
         codes and not mark and len(numbers) >= FEW * len(different)
     )
-    return many or bool((numbers % 1 != 0).any())
+    apart = len(different) == len(numbers) > 2  # of which no class can be learnt
+    return many or apart or bool((numbers % 1 != 0).any())
 
 
 def read_as(mark: str) -> str:
     """How numbers with such marks are read."""
+    if mark in CLOCK:
+        return f"read as {mark}"
     kept = mark.startswith(OTHER_MINUS) or mark.endswith(DECIMAL_COMMAS)
     return f"read {'with' if kept else 'without'} {mark}"
 

@@ -44,6 +44,7 @@ BINS, ROWS_OF_BIN, FEW_VALUES, ROWS_OF_VALUE, MOST_BINNED = 16, 20, 60, 5, 300
 MOST_ROWS = 40  # of the table about the columns
 # The names of columns that programs write to number the rows.
 UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1"
+UNNAMED += r"|__index_level_\d+__"  # of pandas, in Parquet
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ def _take(  # noqa: PLR0911, a way out for each kind
     cells = table.cells(name, config.empty)
     known = trained_on & ~cells.gaps
     if not known.any():
-        return _Taken(None, "nothing", "left out: is empty in all training rows")
+        formulas = "; a formula without a stored value is read as empty: open and save the workbook"
+        told = formulas if table.path.suffix.lower() == ".xlsx" else ""
+        return _Taken(None, "nothing", f"left out: is empty in all training rows{told}")
     if name in config.categories:
         return _as_category(table, cells, config, trained_on, room)
     if name in config.numbers:

@@ -4,10 +4,10 @@ import codecs
 import csv
 import gzip
 import io
+import logging
 import re
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, compress, islice
@@ -17,11 +17,11 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kindling.config.written import printable
+from kindling.config.written import column_name, printable
 from kindling.data.tables import arff
-from kindling.data.tables.cells import as_column, as_numbers, stripped
+from kindling.data.tables.cells import as_column, as_numbers, as_text, stripped
 from kindling.data.tables.signatures import PARQUET, TEXT, WORKBOOK, require_kind
-from kindling.data.tables.table import Table
+from kindling.data.tables.table import Table, own_names
 from kindling.system.errors import InputError, first_line, parsing, reading
 from kindling.system.extras import missing
 from kindling.system.files import open_regular
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 FRAMES = (".parquet", ".xlsx")
+MADE_UP = re.compile(r"__UNNAMED__\d+")  # the name of a column of a workbook that has none
 PLAIN = (".csv", ".tsv", ".txt")
 SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *arff.SUFFIXES, *FRAMES)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
 SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must have one length
-MOST_NOTES = 10
 END = "\0\0END\0\0"  # a row of its own after the last one, unless a quote there has no end
 WIDE = 10_000  # columns; polars takes some kilobytes for each, however few the rows
 TEXTS = 12  # bytes of memory for each byte of a table, while its cells are texts of Python
@@ -66,7 +66,7 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     else:
         content = _content(path, notes, header_alone=header_alone)
         names, columns, lines = _separated(path, content, notes, header_alone=header_alone)
-    names = [name.strip() for name in names]
+    names = [*map(column_name, names)]
     if len(names) < 2:
         only = f"only one column, {names[0][:80]!r}" if names else "no column"
         apart = "separated by commas, semicolons or tabulators"
@@ -74,7 +74,9 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
         raise InputError(f"{path}: has {only}; a table has {more}{sheets}")
     if not (lines or header_alone):
         raise InputError(f"{path}: has no row below its header{sheets}")
-    found = Table(path, dict(zip(_named(names, notes), columns, strict=True)), lines, sheets=sheets)
+    found = Table(
+        path, dict(zip(own_names(names, notes), columns, strict=True)), lines, sheets=sheets
+    )
     if sheets:
         found.note(sheets.removeprefix("; "))
     for note in notes:
@@ -103,8 +105,10 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
     sheets = ""
     try:
         if workbook:  # its first sheet
+            logging.getLogger("fastexcel").setLevel(logging.ERROR)  # the table tells what is empty
             sheets = _sheets(path)
             frame = pl.read_excel(path, infer_schema_length=None)
+            names = _written(path, frame.columns)
         else:
             lazy = pl.scan_parquet(path)
             width = len(lazy.collect_schema())
@@ -112,6 +116,7 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
             needed = f"{path}: its {rows:,} rows of {width:,} columns need"
             require_memory(needed, CELL * rows * width, "fewer rows")
             frame = lazy.head(rows).collect()
+            names = frame.columns
     except (InputError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of its library is no Exception
@@ -123,7 +128,23 @@ def _read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.
         column if column.dtype.is_nested() else as_column(column.name, column)
         for column in (frame.clear() if header_alone else frame)
     ]
-    return frame.columns, columns, sheets
+    return names, columns, sheets
+
+
+def _written(path: Path, names: Sequence[str]) -> list[str]:
+    """The names as the first sheet of a workbook has them, of which polars makes others where one
+    is missing or repeated."""
+    import polars as pl
+
+    found = ["" if MADE_UP.fullmatch(name) else name for name in names]
+    bases = [re.sub(r"_\d+$", "", name) for name in found]
+    if any(base != name and base in found for base, name in zip(bases, found, strict=True)):
+        header = pl.read_excel(path, has_header=False, read_options={"n_rows": 1})
+        written = [as_text(value) for value in (header.row(0) if len(header) else ())]
+        if len(written) == len(found):
+            pairs = zip(found, bases, written, strict=True)
+            return [base if base == cell else name for name, base, cell in pairs]
+    return found
 
 
 def _sheets(path: Path) -> str:
@@ -381,21 +402,3 @@ def _fitting(names: list[str], columns: list["pl.Series"], notes: list[str]) -> 
         return names
     notes.append("the header has one name less than the rows have cells; their first names the row")
     return ["", *names]
-
-
-def _named(names: Sequence[str], notes: list[str]) -> list[str]:
-    """A name of its own for each column."""
-    found: dict[str, None] = {}
-    taken, repeats = {*names}, Counter[str]()
-    for number, name in enumerate(names, 1):
-        base = own = name or f"column {number}"
-        while own in found or (own != name and own in taken):
-            repeats[base] += 1
-            own = f"{base}_{repeats[base] + 1}"
-        if name and own != name and len(notes) < MOST_NOTES:
-            notes.append(f"has two columns {name}; the second, column {number}, is called {own}")
-        found[own] = None
-    numbers = as_numbers([name for name in taken if name] or ["x"])
-    if len(taken) < len(names) and not np.isnan(numbers).all():
-        notes.append("if its first line is a row, write a line of names above the rows")
-    return [*found]

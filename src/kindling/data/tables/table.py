@@ -1,6 +1,7 @@
 """A table in memory. Imports no torch."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from kindling.config import schema
 from kindling.config.faults import did_you_mean
-from kindling.config.written import printable, typed
+from kindling.config.written import column_name, printable, typed
 from kindling.data.tables.cells import (
     DECIMAL_COMMAS,
     FIRST,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST_NOTES = 10  # about repeated names
 ALIKE = 1000  # names that an unknown name is compared with
 MOST_KEPT = 2**24  # cells; the columns of a larger table are read anew at each use
 
@@ -163,13 +165,11 @@ def as_table(columns: Mapping[str, Iterable[Any]]) -> Table:
     of one length."""
     if not hasattr(columns, "keys"):  # of polars
         columns = cast(Any, columns).to_dict()
-    name, found = Path("the table"), dict[str, Any]()
+    name, notes, found = Path("the table"), list[str](), dict[str, Any]()
     keys = [*columns.keys()]
-    names = [str(key).strip() for key in keys]  # as those of a file
-    if len({*names}) < len(names):
-        names = [*map(str, keys)]
-    for key, own in zip(keys, names, strict=True):
-        values = columns[key]
+    at = getattr(columns, "iloc", None)  # of pandas, where two columns may have one name
+    for place, own in enumerate(own_names([column_name(str(key)) for key in keys], notes)):
+        values = columns[keys[place]] if at is None else at[:, place]
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InputError(f"{name}: column {own} is {values!r}, must be a list of values")
         found[own] = as_column(own, values)
@@ -180,4 +180,25 @@ def as_table(columns: Mapping[str, Iterable[Any]]) -> Table:
             f"{name}: its columns must have the same number of values, one or more; they have "
             f"{told or 'none'}"
         )
-    return Table(name, found, range(1, 1 + len(next(iter(found.values())))))
+    table = Table(name, found, range(1, 1 + len(next(iter(found.values())))))
+    for note in notes:
+        table.note(note)
+    return table
+
+
+def own_names(names: Sequence[str], notes: list[str]) -> list[str]:
+    """A name of its own for each column."""
+    found: dict[str, None] = {}
+    taken, repeats = {*names}, Counter[str]()
+    for number, name in enumerate(names, 1):
+        base = own = name or f"column {number}"
+        while own in found or (own != name and own in taken):
+            repeats[base] += 1
+            own = f"{base}_{repeats[base] + 1}"
+        if name and own != name and len(notes) < MOST_NOTES:
+            notes.append(f"has two columns {name}; the second, column {number}, is called {own}")
+        found[own] = None
+    numbers = as_numbers([name for name in taken if name] or ["x"])
+    if len(taken) < len(names) and not np.isnan(numbers).all():
+        notes.append("if its first line is a row, write a line of names above the rows")
+    return [*found]
