@@ -9,6 +9,7 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.tree import DecisionTreeClassifier
 
 from kindling.config.compose import compose
 from kindling.inference.baselines import _scores, compare
@@ -126,3 +127,33 @@ def test_the_interval_covers_as_often_as_it_says(share: float) -> None:
     found = DRAW.binomial(60, share, 600) / 60
     covered = [low <= share <= high for low, high in (wilson(each, 60) for each in found)]
     assert abs(np.mean(covered) - 0.95) < 0.035
+
+
+class Overshooting(DecisionTreeClassifier):  # type: ignore[misc]
+    """As gradient boosting with many small classes: at most rates, it learns nothing."""
+
+    learns_at: float = 0.02
+
+    def __init__(self, random_state: int = 0, learning_rate: float = 0.1) -> None:
+        super().__init__(random_state=random_state)
+        self.learning_rate = learning_rate
+
+    def predict(self, X: Any, check_input: bool = True) -> Any:  # noqa: N803
+        learned = super().predict(X, check_input)
+        return learned if self.learning_rate == self.learns_at else 0 * learned
+
+
+@pytest.mark.parametrize("learns_at", [0.1, 0.02, 0.0])
+def test_boosting_that_learns_nothing_gets_a_smaller_rate(
+    learns_at: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, trained, source = _trained(tmp_path, "data.drop=[weight]")
+    monkeypatch.setattr(Overshooting, "learns_at", learns_at)
+    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", Overshooting)
+    _, boosting, linear, _ = compare(trained, source)
+    told = "gradient boosting, rate 0.02" if learns_at == 0.02 else "gradient boosting"
+    assert (boosting.name, linear.name) == (told, "linear model")
+    tree = DecisionTreeClassifier(random_state=0).fit(source.train.features, source.train.labels)
+    first = float((source.test.labels == 0).float().mean())
+    learned = tree.score(source.test.features, source.test.labels)
+    assert boosting.score == pytest.approx(learned if learns_at else first)

@@ -13,6 +13,7 @@ from kindling.inference import importance
 from kindling.inference.importance import importances
 from kindling.inference.samples import source_of
 from kindling.plots.pictures import intervals
+from kindling.plots.samples import Sample
 from kindling.records.loading import open_trained
 from kindling.reports import model_pictures
 from kindling.training.fit import fit
@@ -113,5 +114,10 @@ def test_wide_tables_and_pictures_have_none(
     monkeypatch.setattr(model_pictures, "MOST_IMPORTANT", 2)
     (picture,) = model_pictures._of_columns(trained, source, "name")
     assert "one of the 2 columns that it needs most" in picture.caption
+    # A column whose exchange makes the answers better.
+    worse = [Sample("noise", [-0.3, 0.1], -0.1, (-0.4, 0.2)), *picture.content[0]]
+    low, high = intervals(worse, *picture.content[1:]).axes[0].get_xlim()
+    assert low < -0.4
+    assert high > 0.2
     figure = intervals(*picture.content)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["strong", "weak"]

@@ -215,7 +215,9 @@ def intervals(
     axis.set_yticks(range(len(samples)), ["\n".join(lines) for lines in labels])
     axis.set_ylim(len(samples) - 0.5, -0.5)
     low, high = ends or axis.get_xlim()
-    if is_fraction(quantity):  # an axis of shares ends at 0% and 100%, with room for half a dot
+    drawn = [x for each in samples for x in (*each.values, *(each.interval or ()))]
+    # An axis of shares ends at 0% and 100%, with room for half a dot; differences have both signs.
+    if is_fraction(quantity) and min(drawn, default=0) >= 0:
         low, high = max(low, -0.02), min(high, 1.02)
     axis.set_xlim(low, high)
     axis.set_xlabel(quantity)
