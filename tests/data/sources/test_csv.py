@@ -198,8 +198,8 @@ def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path) -> None:
             "a,b,kind\n1,2,x\n2,m,y\n4,4,z\n",
             "(line 3: 'm'); type data.encode=auto data.fill=auto, or type data.drop=[b]",
         ),
-        ("a,b,kind\n1,inf,x\n2,1,y\n", "column b: 1 of 2 cells is not finite (line 2: 'inf')"),
-        ("a,b,kind\n1,1e39,x\n2,1,y\n", "column b: 1 of 2 cells is not finite (line 2: '1e39')"),
+        ("a,b,kind\n1,inf,x\n2,1,y\n", "column b: 1 of 2 cells is beyond ±3.4e+38 (line 2: 'inf')"),
+        ("a,b,kind\n1,1e39,x\n2,1,y\n", "b: 1 of 2 cells is beyond ±3.4e+38 (line 2: '1e39')"),
         ("a,b,kind\n1,2\n2,1,y\n", "line 2: has 2 of 3 cells"),
         ("a,kind\n1,x\n2,x\n", "column kind has the one class 'x'"),
         ("a,kind\n1,0.5\n2,1\n", "column kind has numbers such as 0.5, which are not classes"),
@@ -733,6 +733,11 @@ def test_many_whole_numbers_are_a_quantity_rather_than_classes(
     assert (expected in told(source)) == warned
     letters = lines(["a", "kind"], [a, [f"c{n % classes}" for n in range(rows)]])
     assert "quantity" not in told(table(tmp_path / "t.csv", letters))
+
+
+def test_a_column_may_be_called_inf(tmp_path: Path) -> None:
+    rows = lines(["inf", "nan", "y"], [[*range(9)] * 4, [n * n for n in range(36)], [*"ab"] * 18])
+    assert "looks like a row" not in told(table(tmp_path / "t.csv", rows, "data.target=y"))
 
 
 def test_a_run_of_before_learns_as_it_did(tmp_path: Path) -> None:

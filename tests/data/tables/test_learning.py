@@ -239,6 +239,7 @@ def test_many_texts_are_the_frequent_ones_and_identifiers_are_left_out() -> None
         ({"id": range(700, 700 + 3 * ROWS, 3)}, "index", "numbers the rows"),
         ({"a": ["same"] * ROWS}, "constant", "always 'same'"),
         ({"a": [4] * ROWS}, "constant", "always '4'"),
+        ({"a": [10**17 + n % 3 for n in range(ROWS)]}, "constant", f"always '{10**17}' but for r"),
         ({"a": [None] * ROWS}, "nothing", "is empty in all training rows"),
     ],
 )

@@ -403,7 +403,7 @@ def _doubts(
     numbers, in order."""
     names = as_numbers([c.name for c in columns.columns if isinstance(c, NumberColumn)])
     numbers = as_numbers(table.names)
-    counted = numbers[~np.isnan(numbers)]
+    counted = numbers[np.isfinite(numbers)]
     if len(counted) and (counted % 1 == 0).all() and (np.diff(counted) == 1).all():
         return
     if set(targets) & {*config.targets} or (len(names) and not np.isnan(names).any()):

@@ -310,7 +310,7 @@ class Cells:
         refused = []
         if not texts:
             refused += [(self.strange, "is not a number", "are not numbers")]
-            refused += [(self.infinite, "is not finite", "are not finite")]
+            refused += [(self.infinite, "is beyond ±3.4e+38", "are beyond ±3.4e+38")]
         if not gaps:
             refused += [(self.gaps, "is empty", "are empty")]
         told = [self.counted(*each) for each in refused if each[0].any()]

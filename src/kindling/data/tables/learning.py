@@ -143,9 +143,13 @@ def _take(  # noqa: PLR0911, a way out for each kind
             return _Taken(None, "index", f"left out: numbers the rows; to keep it, type {keep}")
         if cells.strange.all():
             return _Taken(None, "index", "left out: names the rows")
-    if not (cells.varies(known) or cells.gaps[trained_on].any()):
-        text = cells.text(int(known.argmax()))
-        return _Taken(None, "constant", f"left out: always {text[:40]!r}")
+    if not cells.gaps[trained_on].any():
+        rounding = cells.varies(known)
+        numbers = cells.numbers[known]
+        if not rounding or (np.isfinite(numbers).all() and scale(numbers)[2]):
+            text = cells.text(int(known.argmax()))
+            but = " but for rounding" * rounding
+            return _Taken(None, "constant", f"left out: always {text[:40]!r}{but}")
     return (
         _as_number(table, cells, config, trained_on, room)
         or _as_date(cells, config, trained_on)
