@@ -1,6 +1,7 @@
 """The data of a run: its three parts and their batches."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,28 @@ def test_a_run_tells_repeated_samples(tmp_path: Path, caplog: pytest.LogCaptureF
     run = fit(config, tmp_path / "run")
     assert run.result["data"]["test_in_training"] == 7
     assert "7 of 10 test samples have the features of a training sample" in caplog.text
+
+
+@pytest.mark.parametrize(("of_train", "of_test"), [(0, 0), (1, 0), (0, 3), (4, 2)])
+def test_known_samples_of_an_own_validation_set_are_told(
+    of_train: int, of_test: int, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    y = np.arange(60) % 2
+    own = np.concatenate([x[:of_train], x[50 : 50 + of_test], x[:10] + 1])
+    parts: dict[str, Any] = {"x": x[:50], "x_test": x[50:], "x_val": own}
+    labels: dict[str, Any] = {
+        name.replace("x", "y"): y[: len(part)] for name, part in parts.items()
+    }
+    np.savez(tmp_path / "a.npz", **parts, **labels)
+    data = DataModule(compose("data=npz", f"data.path={tmp_path}/a.npz").data)
+    data.setup()
+    count, have = of_train + of_test, "has" if of_train + of_test == 1 else "have"
+    told = [
+        f"{count} of {count + 10} validation samples {have} the features of a training or test "
+        "sample, so they choose the epoch by what is known; leave out repeated samples"
+    ]
+    assert data.warnings() == (told if count else [])
 
 
 def test_published_data_sets_are_not_searched() -> None:

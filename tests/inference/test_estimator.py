@@ -488,6 +488,28 @@ def people(rows: int = 200) -> tuple[pl.DataFrame, NDArray[Any]]:
     return pl.DataFrame({"y": town, "age": ages, "since": since}), classes
 
 
+@pytest.mark.parametrize("names", [["who"], ["id"], ["who", "id"], []])
+def test_columns_that_are_left_out_are_told(names: list[str]) -> None:
+    """Not those that are constant, and not those that the caller drops."""
+    every: dict[str, list[Any]] = {
+        "a": [n % 7 for n in range(60)], "same": [1] * 60, "who": [f"name {n}" for n in range(60)],
+        "id": [7 * n for n in range(60)],
+    }  # fmt: skip
+    frame = pl.DataFrame({k: v for k, v in every.items() if k in ("a", "same", *names)})
+    model = KindlingClassifier(encode="auto", max_epochs=1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.fit(frame, [*"ab"] * 30)
+    expected = [f"KindlingClassifier leaves out {', '.join(names)}: different"] if names else []
+    assert [str(each.message)[: len(expected[0])] for each in told] == expected
+    assert {each.filename for each in told} <= {__file__}
+    assert model.columns_.names == ["a"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings = [f"data.drop=[{','.join(names)}]"]
+        KindlingClassifier(encode=settings, max_epochs=1).fit(frame, [*"ab"] * 30)
+
+
 def test_encode_prepares_columns_as_a_table_is_prepared() -> None:
     frame, classes = people()
     settings: dict[str, Any] = {"max_epochs": 20, "lr": 0.03}

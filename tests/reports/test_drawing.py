@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kindling.reports.drawing import draw
+from kindling.reports.pictures import PagePicture
+
 # A process that has not imported torch, as that of the command.
 BEGIN = """
 import os, signal, sys
@@ -136,3 +139,11 @@ def test_elsewhere_this_process_draws(change: str) -> None:
         "    print(begin(pictures[2])() == draw(pictures[2]), multiprocessing.active_children())\n"
     )
     assert told.split() == ["True", "[]"]
+
+
+def test_letters_without_a_font_are_no_warning() -> None:
+    """The SVG has them as text, for which a browser finds a font."""
+    picture = PagePicture(
+        "bars", "", "kindling.plots.pictures:bars", (["\u6027\u522b", "\U0001f600"], [0.5, 1], "F1")
+    )
+    assert "\u6027\u522b" in draw(picture).svg

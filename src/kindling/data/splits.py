@@ -242,8 +242,9 @@ class Splits:
             log.warning("%s", text)
 
     def warnings(self) -> list[str]:
-        """A text for each split that lacks samples of a class, and one for test samples that are
-        also in the training set."""
+        """A text for each split that lacks samples of a class; one for test samples that are also
+        in the training set; and one for a validation set of the user's own that has their samples.
+        """
         splits = [("training", self.train), *(("validation", v) for v in self.validations)]
         own = self.source.validation is not None
         drawn = {
@@ -265,7 +266,24 @@ class Splits:
                 f"features of a training sample, so the test {in_words(score_of(self.task.name))} "
                 "may be too good; leave out repeated samples, or give them one group (data.group)"
             )
+        known = self._known_validation
+        if known:
+            texts.append(
+                f"{known:,} of {counted(len(self.validations[0]), 'validation sample')} "
+                f"{'has' if known == 1 else 'have'} the features of a training or test sample, so "
+                "they choose the epoch by what is known; leave out repeated samples"
+            )
         return [*dict.fromkeys(texts)]
+
+    @cached_property
+    def _known_validation(self) -> int:
+        """How many samples of a validation set of the user's own are training or test samples, as
+        far as `test_in_training` tells."""
+        own = self.source.validation
+        if own is None or self.test_in_training is None:
+            return 0
+        train, test = (repeated(own.features, part.features) for part in (self.train, self.test))
+        return min(len(own), train + test)
 
     @cached_property
     def test_in_training(self) -> int | None:

@@ -47,6 +47,7 @@ from kindling.training.own import Given
 Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
 PACK_FRACTION = 0.2  # of the samples choose the members of a pack, if val_fraction is None
 TOLD_AS = Path("the run")  # where there is no folder
+SHOWN = 5  # names of columns, in a warning
 LARGE = 30  # the root of a column's mean square, beyond which training is told to suffer
 WHY_NOT = {  # what other estimators have
     "partial_fit": (
@@ -150,6 +151,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             assert isinstance(config, Csv)
             table.require(config.drop, "data.drop")
             self.columns_ = learn_columns(table, config, np.ones(len(table.lines), bool))
+            _warn_of_columns(table, [*self.columns_.names, *config.drop], type(self).__name__)
             features = self.columns_.features(table)
         found = check_X_y(features, y, dtype=np.float32, estimator=self, **how)
         return found
@@ -478,4 +480,18 @@ def _warn_of_scale(features: NDArray[np.float32], name: str) -> None:
             f"column {column} of X has values around {sizes[column]:,.0f}, which a network learns "
             f"badly; scale X first: make_pipeline(StandardScaler(), {name}())",
             stacklevel=3,
+        )
+
+
+def _warn_of_columns(table: Table, known: Sequence[str], name: str) -> None:
+    """A warning about columns that are left out though their cells differ."""
+    every = np.ones(len(table.lines), bool)
+    others = [other for other in table.names if other not in known]
+    left = [other for other in others if table.cells(other, ()).varies(every)]
+    if left:
+        shown = ", ".join(left[:SHOWN]) + (", …" if left[SHOWN:] else "")
+        warnings.warn(
+            f"{name} leaves out {shown}: different in almost each row, as a name or a number of "
+            f"the row is; to keep it, give encode=['data.categories=[{left[0]}]'], or data.numbers",
+            stacklevel=5,
         )

@@ -2,7 +2,9 @@
 something is drawn: most of a page needs only its colours."""
 
 import io
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,11 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # a dollar in a name is a dollar
 }
+# With letters of other scripts, of which each system has others.
+FURTHER_FONTS = (
+    "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "Malgun Gothic",
+    "Arial Unicode MS", "Noto Sans",
+)  # fmt: skip
 
 
 def use_style() -> None:
@@ -44,11 +51,24 @@ def use_style() -> None:
     mpl.rcParams.update(STYLE)
 
 
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draws in the common style. A letter that no font has is a box, and is not told: browsers find
+    more fonts for an SVG."""
+    import matplotlib as mpl
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    further = [name for name in FURTHER_FONTS if name in installed]
+    families = {"font.family": ["sans-serif", *further]}
+    with mpl.rc_context({**STYLE, **families}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
 def save_png(draw: "Callable[[], Figure]", path: Path) -> None:
     """Draws a figure in the common style and writes it durably."""
-    import matplotlib as mpl
-
     content = io.BytesIO()
-    with mpl.rc_context(STYLE):
+    with styled():
         draw().savefig(content, format="png", dpi=160)
     write_durably(path, content.getvalue())

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from markupsafe import Markup, escape
 
-from kindling.plots.style import INK, LINE, STYLE
+from kindling.plots.style import INK, LINE, styled
 from kindling.reports.pictures import FIGURES, PagePicture
 from kindling.system import warm
 from kindling.system.files import write_durably
@@ -40,10 +40,8 @@ class Drawn(NamedTuple):
 
 
 def draw(picture: PagePicture) -> Drawn:
-    import matplotlib as mpl
-
     png, svg = io.BytesIO(), io.StringIO()
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = resolve_name(picture.drawing)(*picture.content)
         figure.savefig(png, format="png", dpi=160)
         figure.set_layout_engine("none")  # the layout of the PNG is kept

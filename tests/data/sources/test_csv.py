@@ -952,6 +952,22 @@ def test_columns_of_numbers_are_read_without_a_warning(
     assert found.validation.features.shape == (rows, found.shape[0])
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("write", [str, lambda true: str(true).upper(), bool])
+def test_true_and_false_are_labels(write: Any, suffix: str, tmp_path: Path) -> None:
+    labels = {"x": [n % 3 == 0 for n in range(40)], "y": [n % 2 == 0 for n in range(40)]}
+    found = []
+    for name, as_written in (("written", write), ("numbers", int)):
+        columns = {key: [*map(as_written, values)] for key, values in labels.items()}
+        frame = pl.DataFrame({"a": [*range(40)], **columns})
+        path = tmp_path / f"{name}.{suffix}"
+        frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
+        config = compose("data=csv", f"data.path={path}", "task=multilabel", "data.target=[x,y]")
+        found.append(open_source(config.data, config.task))
+    assert torch.equal(found[0].train.labels, found[1].train.labels)
+    assert torch.equal(found[0].test.labels, found[1].test.labels)
+
+
 @pytest.mark.parametrize("without", [1, 2])
 def test_rows_without_a_label_are_counted(without: int, tmp_path: Path) -> None:
     labels = [*"ab" * 20, *[""] * without]

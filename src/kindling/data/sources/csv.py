@@ -237,6 +237,13 @@ def numbers_of(
     columns = [
         unmarked(table.cells(name, config.empty), marks.get(name, "")) for name in config.targets
     ]
+    if task.name == MULTILABEL:
+        columns = [
+            replace(cells, column=cells.mapped(_truth, texts=True))
+            if cells.strange.any()
+            else cells
+            for cells in columns
+        ]
     for cells in columns:
         if fault := cells.fault(texts=False, gaps=False):
             classes = "; to learn the texts as classes, type task=classification"
@@ -250,6 +257,11 @@ def numbers_of(
                 "or type task=regression"
             ])  # fmt: skip
     return np.stack([cells.numbers for cells in columns], 1)
+
+
+def _truth(text: str) -> str:
+    """1 for a text such as True, as pandas and spreadsheets write a label."""
+    return {"true": "1", "false": "0"}.get(text.lower(), text)
 
 
 def _own_validation(
