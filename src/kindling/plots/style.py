@@ -60,7 +60,7 @@ def styled() -> Iterator[None]:
 
     installed = {font.name for font in font_manager.fontManager.ttflist}
     further = [name for name in FURTHER_FONTS if name in installed]
-    families = {"font.family": ["sans-serif", *further]}
+    families: Any = {"font.family": ["sans-serif", *further]}
     with mpl.rc_context({**STYLE, **families}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield

@@ -143,7 +143,7 @@ def as_column(name: str, values: Iterable[Any]) -> "pl.Series":
         if values.dtype.is_integer():
             return values
         values = values.to_list()
-    array = getattr(values, "values", values)  # of pandas
+    array = values.to_numpy() if hasattr(values, "to_numpy") else values  # of pandas
     if isinstance(array, np.ndarray) and array.ndim == 1:
         if array.dtype.kind == "m":
             array = array / np.timedelta64(1, "s")
