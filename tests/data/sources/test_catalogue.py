@@ -1,17 +1,22 @@
 """Data sets are found by name, and described as they are."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from kindling.config import registry
 from kindling.config.compose import compose
+from kindling.config.schema import OLD_TASK, Task
 from kindling.data.sources import catalogue
 from kindling.data.sources.catalogue import FAMILIES, describe, open_source
-from kindling.data.sources.source import Description, Source, Split
+from kindling.data.sources.source import Description, Source, Split, split_off_test
+from kindling.system.errors import InputError
 from tests.helpers.data_files import ROWS, mnist_files, write_pictures
 
 
@@ -85,3 +90,112 @@ def test_a_table_that_is_held_is_not_read_again(tmp_path: Path) -> None:
     assert len(again.train) + len(again.test) == 2 * (len(source.train) + len(source.test))
     del source, again
     assert not [held for held in catalogue._open.values() if held.digest == digest]
+
+
+Brought = Callable[..., Source]
+X = torch.linspace(-3, 3, 48).view(12, 4)
+Y = torch.arange(12) % 2
+REGRESSION, MULTILABEL = (
+    compose(f"task={name}", "data=csv", "data.path=t.csv", "data.target=[a,b]").task
+    for name in ("regression", "multilabel")
+)
+
+
+@pytest.fixture
+def brought(monkeypatch: pytest.MonkeyPatch) -> Brought:
+    """Opens what an extension returns."""
+
+    def opened(returned: Any, task: Task = OLD_TASK) -> Source:
+        module = ModuleType("own.new")
+        module.open_source = lambda *_: returned  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "own.new", module)
+        monkeypatch.setitem(registry.PLACES, ("data", "new"), "own.new")
+        return open_source(compose("data=digits").data.model_copy(update={"name": "new"}), task)
+
+    return opened
+
+
+def of(x: Any, y: Any, names: Any = ("a", "b"), **parts: Any) -> Source:
+    """A data set of which each part has these samples."""
+    split = Split(x, y)
+    return Source("new", **{"train": split, "test": split, "labels": names, **parts})
+
+
+@pytest.mark.parametrize("x", [X.double(), X.half(), X.numpy(), X.T.contiguous().T])
+@pytest.mark.parametrize("y", [Y.int(), Y.byte(), Y.short(), Y.numpy().astype(np.uint16)])
+def test_samples_of_an_extension_get_the_types_of_a_split(x: Any, y: Any, brought: Brought) -> None:
+    """The engine reads the memory: of another type it would train on other numbers."""
+    train, test = split_off_test(Split(x, y), 0.5, seed=0)
+    assert [*map(int, torch.bincount(torch.as_tensor(test.labels).long()))] == [3, 3]  # of each
+    source = brought(Source("new", train, test, ["a", "b"]))  # type: ignore[arg-type]
+    assert source.labels == ("a", "b")
+    own, expected = source.train, split_off_test(Split(X, Y), 0.5, seed=0)[0]
+    assert (own.features.dtype, own.labels.dtype) == (torch.float32, torch.int64)
+    torch.testing.assert_close(own.features, expected.features, rtol=1e-3, atol=0)
+    assert torch.equal(own.labels, expected.labels)
+    assert own.features.is_contiguous()
+    assert brought(of(X.byte(), y)).train.features.dtype == torch.uint8  # of pictures
+
+
+def test_numbers_of_an_extension_are_columns(brought: Brought) -> None:
+    numbers = brought(of(X, Y.int(), ["y"]), REGRESSION)
+    assert numbers.train.labels.shape == (12, 1)
+    assert numbers.targets is not None
+    assert torch.equal(numbers.targets.restored(numbers.train.labels)[:, 0].round(), Y.double())
+    labels = brought(of(X, torch.stack([Y, 1 - Y], 1).bool()), MULTILABEL).train.labels
+    assert (labels.dtype, labels[1].tolist()) == (torch.float32, [1, 0])
+
+
+def with_nan() -> torch.Tensor:
+    x = X.clone()
+    x[3] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (None, "returned NoneType, must return a Source"),
+        (of(X, Y, None), "labels is None, must be 2 or more"),
+        (of(X, Y, ()), r"labels is \(\), must be 2 or more"),
+        (of(X, Y, ("a", "a")), "2 or more different names"),
+        (of(X, Y, (0, 1)), "2 or more different names"),
+        (of(X, Y, test=(X, Y)), "test is tuple, must be a Split"),
+        (of(X.long(), Y), "train.features is of int64, must be floats, or uint8"),
+        (of(X > 0, Y), "train.features is of bool"),
+        (of(X.bfloat16(), Y), "train.features cannot be read as an array"),
+        (of(None, Y), "train.features is None"),
+        (of(with_nan(), Y), r"train.features\[3\] has NaN or infinite values"),
+        (of(X.double() * 1e300, Y), r"train.features\[0\] has NaN or infinite values"),
+        (of(X[:, 0], Y), r"train.features is \(12,\), must be \(N, ...\)"),
+        (of(X, Y, test=Split(X[:0], Y[:0])), r"test.features is \(0, 4\), must be"),
+        (of(X, Y.float()), "train.labels is of float32, must be whole numbers"),
+        (of(X, Y == 1), "train.labels is of bool, must be whole numbers"),
+        (of(X, torch.eye(2)[Y]), r"train.labels.argmax\(1\)"),
+        (of(X, Y[:, None]), r"train.labels is \(12, 1\), must be \(12,\)"),
+        (of(X, Y[:-1]), r"train.labels is \(11,\), must be \(12,\)"),
+        (of(X, Y + 1), "train.labels has the class 2, must be 0 to 1"),
+        (of(X, Y - 1), "train.labels has the class -1, must be 0 to 1"),
+        (of(X, Y, validation=Split(X, Y * 5)), "validation.labels has the class 5"),
+        (of(X, Y, test=Split(X[:, 1:], Y)), "samples of both must have the same shape"),
+        (of(X, Y, test=Split(X.byte(), Y)), "of float32, test.features of uint8; make"),
+        (of(X, Y, test=Split(X, Y, weights=-X[:, 0])), r"test.weights\[6\] is -0"),
+    ],
+)
+def test_faults_of_the_data_of_an_extension(returned: Any, told: str, brought: Brought) -> None:
+    with pytest.raises(InputError, match=rf"^data=new: open_source of own.new: .*{told}"):
+        brought(returned)
+
+
+@pytest.mark.parametrize(
+    ("task", "y", "told"),
+    [
+        (REGRESSION, Y * torch.inf, "train.labels.* must be finite"),
+        (REGRESSION, torch.eye(3)[Y], "train.labels has 3 columns, labels="),
+        (MULTILABEL, torch.eye(2)[Y] * 2, "is 2, must be 0 or 1"),
+        (MULTILABEL, Y[:-1], r"train.labels is \(11,\), must be \(12,\) or \(12, labels\)"),
+    ],
+)
+def test_faults_of_numbers_of_an_extension(task: Task, y: Any, told: str, brought: Brought) -> None:
+    with pytest.raises(InputError, match=rf"^data=new: open_source of own.new: .*{told}"):
+        brought(of(X, y), task)

@@ -1,18 +1,22 @@
 """The user's own arrays in memory, which `kindling.fit(config, data=(x, y))` gets. They are read
-and checked as those of a .npz file (npz.py), but classes may be any whole numbers or texts."""
+and checked as those of a .npz file (npz.py), but classes may be any whole numbers or texts. And
+those of a data set of an extension."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kindling.config import schema
-from kindling.config.measures import CLASSIFICATION
-from kindling.data.sources.npz import source_of
-from kindling.data.sources.source import Source
+from kindling.config.measures import CLASSIFICATION, MULTILABEL
+from kindling.data import arrays
+from kindling.data.sources.npz import difference_faults, source_of
+from kindling.data.sources.source import Source, Split
 from kindling.system.errors import InputError, parsing
 
 PAIRS = {"data": "", "validation": "_val", "test": "_test"}  # arguments: ends of names as in .npz
@@ -95,3 +99,68 @@ def _numbered(
             raise InputError(f"{told_as}: {name} has the class {strange[0]}, y has only {known}")
         found[name] = np.searchsorted(classes, labels)
     return found, [str(each) for each in classes.tolist()]
+
+
+def checked(source: Any, told_as: str, task: str) -> Source:
+    """What an extension returned, which `told_as` names in messages, in the types of a `Split`: the
+    engine reads memory. Raises InputError for what has no one meaning."""
+    if not isinstance(source, Source):
+        raise InputError(
+            f"{told_as}: returned {type(source).__name__}, must return a Source of "
+            f"{Source.__module__}"
+        )
+    names, least = source.labels, 2 if task == CLASSIFICATION else 1
+    texts = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
+    if not texts or len(set(names)) < max(len(names), least):
+        raise InputError(
+            f"{told_as}: labels is {names!r:.200}, must be {least} or more different names"
+        )
+    splits, found = dict[str, Any](), dict[str, NDArray[Any]]()
+    for part in ("train", "validation", "test"):
+        if part != "validation" or source.validation is not None:
+            split = splits[part] = _checked(getattr(source, part), told_as, part, names, task)
+            if type(split) is Split:
+                found[f"{part}.features"] = split.features.numpy()
+    if faults := found and difference_faults(found, [*found]):
+        raise InputError(f"{told_as}: {'; '.join(faults)}")
+    return replace(source, labels=tuple(names), **splits)
+
+
+def _checked(split: Any, told_as: str, part: str, names: Sequence[str], task: str) -> Split:
+    if not isinstance(split, Split):
+        raise InputError(f"{told_as}: {part} is {type(split).__name__}, must be a Split")
+    if type(split) is not Split:  # one of ours that reads its pictures later
+        return split
+    named = [f"{part}.{name}" for name in ("features", "labels", "weights")]
+    x, y = (
+        _as_array(f"{told_as}: {name}", array)
+        for name, array in zip(named, (split.features, split.labels), strict=False)
+    )
+    w = None if split.weights is None else _as_array(f"{told_as}: {named[2]}", split.weights)
+    x, samples = arrays.as_float32(x), len(x) if x.ndim else 0
+    if x.dtype.kind == "f" or x.dtype == np.uint8:
+        faults = arrays.feature_faults(named[0], x, "numbers")
+    else:
+        faults = [
+            f"{named[0]} is of {x.dtype}, must be floats, or uint8 for pixels from 0 to 255, which "
+            "are divided by 255; of other numbers write .float()"
+        ]
+    faults += arrays.label_faults(named[1], y, samples, task)
+    faults += arrays.weight_faults(named[2], w, samples)
+    if not faults and task == CLASSIFICATION:
+        y = y.astype(np.int64, copy=False)
+        strange = y[(y < 0) | (y >= len(names))]
+        if strange.size:
+            faults = [
+                f"{named[1]} has the class {strange[0]}, must be 0 to {len(names) - 1}, a place in "
+                f"labels={names!r:.200}"
+            ]
+    elif not faults:
+        y = arrays.columns_of(y)
+        y = y.astype(np.float32) if task == MULTILABEL else y
+        if y.shape[1] != len(names):
+            faults = [f"{named[1]} has {y.shape[1]} columns, labels={names!r:.200} {len(names)}"]
+    if faults:
+        raise InputError(f"{told_as}: {'; '.join(faults)}")
+    weights = None if w is None else torch.from_numpy(w.astype(np.float32))
+    return Split(torch.from_numpy(x), torch.from_numpy(y), split.groups, weights)

@@ -24,6 +24,7 @@ from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, REGRESSION, outputs_of
 from kindling.config.registry import is_lightning, location
 from kindling.config.schema import OLD_TASK, Config
+from kindling.data.sources.arrays import checked
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Description, Source, Split, require_weight
 from kindling.data.targets import Targets
@@ -64,6 +65,8 @@ def _stamp(config: schema.Data) -> object:
 
 def _opened(config: schema.Data, task: schema.Task) -> Source:
     source: Source = _call("open_source", config, task)
+    if where := location("data", config.name):
+        source = checked(source, f"data={config.name}: open_source of {where}", task.name)
     if task.name != REGRESSION:
         return source
     splits = (source.train, source.validation, source.test)

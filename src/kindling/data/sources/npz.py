@@ -82,7 +82,7 @@ def source_of(
             if reading.kind == "pictures":  # numbers have no further faults
                 faults += arrays.feature_faults(name, found[name], reading.kind)
             found[name] = reading.features(found[name])
-    faults += _difference_faults(found, parts)
+    faults += difference_faults(found, [f"x{end}" for end in parts])
     if group is not None:
         faults += _group_faults(found, group, parts)
     if not faults:
@@ -104,15 +104,18 @@ def source_of(
     )  # fmt: skip
 
 
-def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
-    """The faults of samples of other types or shapes than those of the training."""
-    faults, x = [], found["x"]
-    for name in [f"x{end}" for end in parts[1:]]:
+def difference_faults(found: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[str]:
+    """The faults of samples of other types or shapes than the first ones, of the training."""
+    faults, (first, *others) = [], names
+    x = found[first]
+    for name in others:
         other = found[name]
         if x.dtype != other.dtype:
-            faults.append(f"x is of {x.dtype}, {name} of {other.dtype}; make their types equal")
+            faults.append(
+                f"{first} is of {x.dtype}, {name} of {other.dtype}; make their types equal"
+            )
         if x.shape[1:] != other.shape[1:]:
-            shapes = f"x is {x.shape}, {name} {other.shape}"
+            shapes = f"{first} is {x.shape}, {name} {other.shape}"
             faults.append(f"{shapes}; samples of both must have the same shape")
     return faults
 

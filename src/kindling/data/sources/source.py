@@ -111,9 +111,10 @@ class Split:
     @property
     def strata(self) -> Tensor:
         """The class of each sample, (N,) int64; without classes, 0."""
-        if self.labels.dtype == torch.int64:
-            return self.labels
-        return torch.zeros(len(self), dtype=torch.int64)
+        labels = torch.as_tensor(self.labels)  # an extension's may be of any integers, or NumPy's
+        if labels.is_floating_point() or labels.dim() > 1:
+            return torch.zeros(len(self), dtype=torch.int64)
+        return labels.long()
 
     @cached_property  # all trials of a stack ask for it
     def most_frequent(self) -> float | None:
