@@ -21,12 +21,13 @@ from kindling.steps.kernel import why_no_kernel
 from kindling.steps.lanes import Lanes
 from kindling.steps.native import NativeLearner, NativeModel, why_not_native
 from kindling.steps.schedule import Schedule
+from kindling.tasks.task import build_task
 from kindling.training.fit import fit, fit_stack
 from tests.helpers.blocks import BATCHES, block
 from tests.helpers.commands import SMALL
 from tests.helpers.stacks import INPUTS, models_of
 from tests.helpers.steps import needs_engine
-from tests.helpers.tasks import classes
+from tests.helpers.tasks import SQUARED, classes
 from tests.helpers.weights import same
 
 SHAPES: list[tuple[list[int], dict[str, Any]]] = [
@@ -75,7 +76,7 @@ def test_views_have_the_shapes_of_the_parameters(
 
 
 def test_foreign_memory_is_never_touched() -> None:
-    native = NativeModel(models_of([[7]])[0], classes(10))
+    native = NativeModel(models_of([[7]])[0].float(), classes(10))
     x = torch.zeros(4, INPUTS)
     with pytest.raises(ValueError, match=r"features \(4, 11\), must be \(N, 12\)"):
         native.logits(x[:, 1:])
@@ -84,7 +85,22 @@ def test_foreign_memory_is_never_touched() -> None:
             ValueError, match=rf"from {min(0, label)} to {max(0, label)}, must be from 0 to 4"
         ):
             native.samples(x, torch.tensor([0, 0, label, 0]))
-    assert native.samples(x, torch.tensor([0, 4, 2, 0])).size == 4
+    y, w = torch.tensor([0, 4, 2, 0]), torch.ones(4)
+    for features in (x.double(), x.half(), x.long(), x > 0):
+        with pytest.raises(ValueError, match=rf"features of {features.dtype}, must be"):
+            native.logits(features)
+    for labels in (y.int(), y.byte(), y.float(), y[1:], torch.eye(5, dtype=torch.int64)[y]):
+        with pytest.raises(ValueError, match=r"labels .* must be 4 values of torch.int64"):
+            native.samples(x, labels)
+    for weights in (w.double(), w.long(), w[1:]):
+        with pytest.raises(ValueError, match=r"weights .* must be 4 values of torch.float32"):
+            native.samples(x, y, weights)
+    assert native.samples(x, y, w).size == 4
+    assert NativeModel(models_of([[7]])[0].double(), classes(10)).samples(x.double(), y).size == 4
+    numbers = NativeModel(models_of([[7]])[0].float(), build_task(SQUARED, 5))
+    for labels in (torch.zeros(4, 5).double(), torch.zeros(4, 4), torch.zeros(3, 5), y):
+        with pytest.raises(ValueError, match=r"labels .* must be 20 values of torch.float32"):
+            numbers.samples(x, labels)
 
 
 pytestmark = needs_engine

@@ -134,23 +134,35 @@ class NativeModel:
     ) -> engine.SamplesStruct:
         """The addresses of features (N, *shape), labels (N, …) and weights (N,). Raises ValueError
         as `check`."""
-        self.check(features, labels)
+        self.check(features, labels, weights)
         addresses = (None if part is None else part.data_ptr() for part in (labels, weights))
         source = SOURCES[features.dtype]
         return engine.SamplesStruct(features.data_ptr(), source, *addresses, len(features))
 
-    def check(self, features: Tensor, labels: Tensor | None = None) -> None:
-        """Raises ValueError if a sample has another size than the model's inputs, or the labels are
-        not what its loss takes: the engine would read and write foreign memory."""
+    def check(
+        self, features: Tensor, labels: Tensor | None = None, weights: Tensor | None = None
+    ) -> None:
+        """Raises ValueError if a sample has another size than the model's inputs, if anything has
+        another type or number of values than the engine reads, or the labels are not what its loss
+        takes: the engine would read and write foreign memory."""
         inputs, *_, classes = self.network.widths
         if features.numel() != len(features) * inputs:
             raise ValueError(f"features {tuple(features.shape)}, must be (N, {inputs})")
-        if labels is None or not len(labels):
-            return
-        if self.network.loss != "cross_entropy":
-            if labels.dtype != torch.float32 or labels.shape[-1] != self.network.targets:
-                raise ValueError(f"labels {tuple(labels.shape)} of {labels.dtype}")
-        else:
+        if features.dtype not in (torch.uint8, torch.float32, self.weights.dtype):
+            raise ValueError(f"features of {features.dtype}, must be uint8 or float32")
+        classify = self.network.loss == "cross_entropy"
+        width, kind = (1, torch.int64) if classify else (self.network.targets, torch.float32)
+        for name, part, each, dtype in (
+            ("labels", labels, width, kind), ("weights", weights, 1, torch.float32)
+        ):  # fmt: skip
+            if part is None:
+                continue
+            if part.dtype != dtype or part.numel() != each * len(features):
+                raise ValueError(
+                    f"{name} {tuple(part.shape)} of {part.dtype}, must be {each * len(features)} "
+                    f"values of {dtype}"
+                )
+        if classify and labels is not None and len(labels):
             low, high = (int(label) for label in labels.aminmax())
             if low < 0 or high >= classes:
                 raise ValueError(f"labels from {low} to {high}, must be from 0 to {classes - 1}")
@@ -284,7 +296,7 @@ class NativeLearner(Learner):
         features, labels = block.features.contiguous(), as_read(block.labels)
         weights = None if block.weights is None else as_read(block.weights)
         first = 0 if isinstance(block, Rows) else 2  # the dimension of the samples
-        self.trials[0].model.check(features.flatten(0, first), labels)
+        self.trials[0].model.check(features.flatten(0, first), labels, weights)
 
         def train(number: int) -> None:
             trial, order = self.trials[number], self.batch_of[number]
@@ -292,6 +304,7 @@ class NativeLearner(Learner):
             rates = np.ascontiguousarray(self.schedules[number].of_epoch(epoch)[steps])
             if isinstance(block, Rows):
                 x, y, w, rows = features, labels, weights, block.rows[:, order].contiguous()
+                assert rows.dtype == torch.int64
             else:
                 x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
                 w = None if weights is None else weights[:, order].contiguous()
@@ -429,6 +442,7 @@ class NativeEpochs:
 
     def train(self, order: Tensor, epoch: int) -> EpochSums:
         """On the samples `order` (samples,) int64."""
+        assert order.dtype == torch.int64
         rates = self.learner.schedules[0].of_epoch(epoch)[self.steps]
         for first, part in self.parts:
             part.rows = order.data_ptr() + 8 * first * self.parts[0][1].batch
