@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from sklearn.metrics import (
 from torch import Tensor
 from torchmetrics.functional import classification
 
+from kindling.config import registry
 from kindling.config.compose import compose
 from kindling.config.measures import (
     MEASURES,
@@ -41,9 +44,12 @@ from kindling.tasks.measures import (
     joined,
     probabilities,
     tally,
+    try_own,
     values,
 )
+from kindling.tasks.task import build_task
 from kindling.training.fit import fit
+from tests.helpers.tasks import MULTILABEL, SQUARED, classes
 
 OF_CLASSES = [name for name in tallied() if "classification" in MEASURES[name].tasks]
 # Ten samples of four classes. The last class is neither there nor predicted.
@@ -221,3 +227,78 @@ def test_names_and_words() -> None:
 def test_each_measure_beside_loss_and_accuracy_has_a_tally() -> None:
     assert sorted({"acc", "r2", "loss", *tallied()}) == sorted(MEASURES)
     assert all(isinstance(resolve_name(MEASURES[name].tally or ""), Tally) for name in tallied())
+
+
+def hits(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) == labels).sum(-1)
+
+
+def own(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
+    """An extension brings the measure `ece`."""
+    monkeypatch.setitem(registry.PLACES, ("measure", "ece"), "mine.measures:OWN")
+    monkeypatch.setattr(registry, "resolve", lambda *_: found)
+
+
+@pytest.mark.parametrize("share", [Tensor.tolist, Tensor.numpy, Tensor.double, tuple])
+def test_values_of_an_own_measure_are_floats_of_python(
+    share: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go into files of JSON."""
+    own(monkeypatch, Tally(hits, lambda total, samples: share(total / samples)))
+    found = measured("ece", torch.eye(2).expand(3, 2, 2), torch.tensor([0, 0]), 1)
+    assert found == [0.5] * 3
+    assert {type(value) for value in found} == {float}
+
+
+def own_tally(of: Any, values: Any) -> Tally:
+    return Tally(of, values)
+
+
+def raises(*_: Any) -> Any:
+    raise KeyError("oops")
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (own_tally(hits, lambda *_: None), "values of mine.measures:OWN are None, must be a float"),
+        (own_tally(hits, lambda *_: [None, None]), "a float for each of 2 models"),
+        (own_tally(hits, lambda *_: [0.5]), r"are \[0.5\], must be a float for each of 2 models"),
+        (own_tally(hits, lambda *_: 0.5), "are 0.5, must be"),
+        (own_tally(hits, raises), "mine.measures:OWN fails for .*KeyError: 'oops'"),
+        (
+            own_tally(raises, lambda *_: [1.0, 1.0]),
+            "mine.measures:OWN fails for .*KeyError: 'oops'",
+        ),
+        (own_tally(lambda *_: None, raises), "mine.measures:OWN fails for"),
+        (hits, "mine.measures:OWN fails for .*AttributeError"),
+    ],
+)
+def test_an_own_measure_that_cannot_be_used_is_told_before_training(
+    found: Any, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own(monkeypatch, found)
+    config = compose(
+        "data=digits", "trainer=cpu", "checkpoint.monitor=val/ece", "checkpoint.mode=min"
+    )
+    with pytest.raises(InputError, match=rf"^checkpoint.monitor=val/ece: .*{told}"):
+        fit(config, tmp_path / "run")
+    assert not [*tmp_path.rglob("history.csv")]
+
+
+@pytest.mark.parametrize("task", [classes(3), build_task(SQUARED, 2), build_task(MULTILABEL, 2)])
+def test_an_own_measure_is_tried_with_the_outputs_of_its_task(
+    task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def look(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.append((outputs.shape, outputs.dtype, labels.shape, labels.dtype))
+        return torch.zeros(len(outputs))
+
+    units = SimpleNamespace(units=[1.0])
+    own(monkeypatch, Tally(look, lambda total, _, units: total * units[0], in_units=True))
+    try_own("ece", task, units)  # type: ignore[arg-type]
+    one = task.section.name == "classification"
+    width, dtype = ((), torch.int64) if one else ((2,), torch.float32)
+    assert seen == [((2, task.labels, 2), torch.float32, (2, *width), dtype)]

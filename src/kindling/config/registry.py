@@ -348,23 +348,26 @@ def _load(module: str, point: EntryPoint) -> None:
     try:
         import_module(module)
     except InputError as error:
-        raise InputError(f"{_place_of(error, module)}{error}") from None
+        raise InputError(f"{place_of(error, module)}{error}") from None
     except (Exception, SystemExit) as error:
         raise InputError(
             f"the extension {module} of {_registers()} cannot be imported: "
-            f"{_place_of(error, module)}{type(error).__name__}: {first_line(error)}; correct the "
+            f"{place_of(error, module)}{type(error).__name__}: {first_line(error)}; correct the "
             f"file, or type pip uninstall {package}"
         ) from error
     finally:
         _origin.reset(token)
 
 
-def _place_of(error: BaseException, module: str) -> str:
-    """The file and the line of an extension where an error came from, `FILE:LINE: `."""
+def place_of(error: BaseException, module: str) -> str:
+    """The file and the line of an extension, of which `module` is a part, where an error came from,
+    `FILE:LINE: `; "" if not known."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "
     top = module.partition(".")[0]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if top in (*Path(frame.filename).parts, Path(frame.filename).stem):
+        # A project may have an environment within its folder.
+        path = Path(re.split(r"[/\\]site-packages[/\\]", frame.filename)[-1])
+        if top in (*path.parts, path.stem):
             return f"{frame.filename}:{frame.lineno}: "
     return ""

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from kindling.config import registry
-from kindling.config.measures import MEASURES
+from kindling.config.measures import CLASSIFICATION, MEASURES
 from kindling.data.loader import CHUNK, Batch
 from kindling.data.sources.source import as_float, float_copy
 from kindling.data.targets import Targets
+from kindling.system.errors import InputError, first_line, without_own_frames
 from kindling.tasks import classification
 from kindling.tasks.regression import squared_errors
 from kindling.tasks.task import Task
@@ -71,7 +72,43 @@ def values(
     the measure is not defined. `targets` says how numbers were standardised."""
     kind, tallies = _tally_of(measure), tallies.cpu()
     units = [targets.units if targets else []] if kind.in_units else []
-    return kind.values(tallies.sum(0) if kind.summed else tallies, samples, *units)
+    found = kind.values(tallies.sum(0) if kind.summed else tallies, samples, *units)
+    if where := registry.location("measure", measure):  # it may return a tensor or NumPy's floats
+        try:
+            return [float(value) for _, value in zip(tallies[0], found, strict=True)]
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"{_monitored(measure)}: the values of {where} are {found!r:.100}, must be a float "
+                f"for each of {len(tallies[0])} models"
+            ) from None
+    return found
+
+
+def try_own(measure: str, task: Task, targets: Targets | None) -> None:
+    """Tries a measure of an extension on two models and two samples. Raises InputError if it cannot
+    be used."""
+    where = registry.location("measure", measure)
+    if where is None:
+        return
+    outputs = torch.linspace(-1, 1, 4 * task.outputs).view(2, -1, 2)
+    labels = torch.tensor([0, task.labels - 1])
+    if task.section.name != CLASSIFICATION:
+        labels = (torch.arange(2 * task.labels).view(2, -1) % 2).float()
+    try:
+        found = tally(measure, task.central(outputs), labels)
+        values(measure, joined(measure, [found]), 2, targets)
+    except InputError:
+        raise
+    except Exception as error:  # of any code
+        raise InputError(
+            f"{_monitored(measure)}: {where} fails for 2 models and 2 samples "
+            f"({registry.place_of(error, where)}{type(error).__name__}: {first_line(error)}); its "
+            "Tally gets outputs (models, outputs, samples) and labels (samples, …)"
+        ) from without_own_frames(error)
+
+
+def _monitored(measure: str) -> str:
+    return f"checkpoint.monitor=val/{measure}"
 
 
 def _mean(by_class: list[float]) -> float:

@@ -30,6 +30,7 @@ from kindling.steps.lanes import Lanes, threads_for
 from kindling.steps.schedule import Schedule
 from kindling.system import machine
 from kindling.system.errors import InputError
+from kindling.tasks.measures import try_own
 from kindling.tasks.metrics import EpochMetrics, Gather
 from kindling.tasks.task import build_task
 from kindling.training import random_state
@@ -187,6 +188,8 @@ class StackModule(LightningModule):
                 f"checkpoint.monitor={monitor}: {self.data.source.name} has {classes} classes, so "
                 f"{MEASURES[measure].with_fewer_classes}; type checkpoint.monitor=val/acc"
             )
+        if measure is not None:
+            try_own(measure, self.task, self.data.source.targets)
         if measure is not None and any(split.weights is not None for split in splits):
             raise InputError(
                 f"checkpoint.monitor={monitor}: knows no weights of samples; type "
