@@ -32,6 +32,8 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     two samples of zeros, or does not return logits (2, classes)."""
     own = config.held if isinstance(config, schema.Own) else None
     name = own.name if own else config.name
+    where = registry.location("model", config.name)
+    model = None
     try:
         model = construct_model(config, shape, classes)
         if not isinstance(model, nn.Module):
@@ -45,19 +47,29 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
                 f"model={config.name}: is a LightningModule; in the extension, register it by "
                 "register_lightning_module"
             )
+        floats = {torch.float32, torch.get_default_dtype()}
+        if kinds := {each.dtype for each in model.parameters()} - floats:
+            raise InputError(
+                f"model={name}: has weights of {', '.join(map(str, kinds))}, must be float32; type "
+                "model.float(), and choose trainer.precision"
+            )
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
     except Exception as error:
-        foreign = not own and not isinstance(error, WRONG_SHAPE)
+        ours = not own and where is None
+        foreign = ours and not isinstance(error, WRONG_SHAPE)
         if foreign or isinstance(error, InputError) or out_of_memory(error):
             raise
-        why = first_line(error)
+        fault, why = "cannot take", first_line(error)
         remedy = "type model=logistic_regression or model=mlp, which take any shape"
-        if own:  # its code may raise anything
-            why, remedy = f"{type(error).__name__}: {why}", "correct its forward"
+        if not ours:  # its code may raise anything
+            place = registry.place_of(error, where) if where else ""
+            why, remedy = f"{place}{type(error).__name__}: {why}", "correct its forward"
+            if model is None:
+                fault, remedy = f"{where or 'its function'} fails for", "correct it"
         raise InputError(
-            f"model={name}: cannot take samples of shape {written(list(shape))} ({why}); {remedy}, "
-            "or choose other data"
+            f"model={name}: {fault} samples of shape {written(list(shape))} ({why}); {remedy}, or "
+            "choose other data"
         ) from without_own_frames(error)
     if not isinstance(logits, Tensor) or logits.is_complex():
         kind = "complex numbers" if isinstance(logits, Tensor) else type(logits).__name__
