@@ -4,8 +4,9 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -18,9 +19,12 @@ from torch.optim.lr_scheduler import (
     ReduceLROnPlateau,
 )
 
+from kindling.config import registry
 from kindling.config.compose import compose
 from kindling.config.measures import sort_key
+from kindling.config.section import SchedulerSection
 from kindling.steps.schedule import Schedule
+from kindling.system.errors import InputError
 from kindling.training.fit import fit, fit_stack
 from tests.helpers.commands import SMALL
 from tests.helpers.kills import Killed
@@ -151,3 +155,25 @@ class KillAfter(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch == self.epoch:
             raise Killed
+
+
+@pytest.mark.parametrize("rate", [0, 0.5, np.float32(0.5), np.array(0.5), torch.tensor([0.5])])
+def test_a_rate_of_an_extension_is_any_number(rate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = own_rate(rate, monkeypatch)
+    assert (found, type(found)) == (float(rate), float)
+
+
+@pytest.mark.parametrize("rate", [None, "much", -1.0, torch.nan, math.inf, [0.1], torch.ones(2)])
+def test_other_rates_of_an_extension_are_refused(
+    rate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = r"^scheduler=halves: mine:rate returned .* for epoch 0 of 3, must return a number of 0"
+    with pytest.raises(InputError, match=told):
+        own_rate(rate, monkeypatch)
+
+
+def own_rate(rate: Any, monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setitem(registry.PLACES, ("scheduler", "halves"), "mine:rate")
+    monkeypatch.setattr(registry, "resolve", lambda *_: lambda *_: rate)
+    config = SchedulerSection.model_construct(name="halves", warmup_epochs=0)
+    return Schedule(config, 0.1, 3, 2)(0)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -77,13 +78,16 @@ class Schedule:
 
     def _by_extension(self, config: SchedulerSection, epoch: int) -> float:
         name = config.name
-        rate = registry.resolve("scheduler", name)(config, self.lr, epoch, self.epochs)
-        if not (isinstance(rate, int | float) and 0 <= rate < math.inf):
+        found = registry.resolve("scheduler", name)(config, self.lr, epoch, self.epochs)
+        rate = math.nan
+        with suppress(TypeError, ValueError, RuntimeError):  # numbers of NumPy and torch are taken
+            rate = float(found)
+        if not 0 <= rate < math.inf:
             raise InputError(
-                f"scheduler={name}: {registry.location('scheduler', name)} returned {rate!r} for "
-                f"epoch {epoch} of {self.epochs}, must return a rate of 0 or more"
+                f"scheduler={name}: {registry.location('scheduler', name)} returned {found!r:.100} "
+                f"for epoch {epoch} of {self.epochs}, must return a number of 0 or more"
             )
-        return float(rate)
+        return rate
 
     def _one_cycle(self, config: schema.OneCycle, epoch: int) -> Rates:
         rises, falls = _cycle(config.pct_start, self.epochs, self.steps_per_epoch, epoch)
