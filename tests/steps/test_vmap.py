@@ -162,6 +162,26 @@ class Counting(Branching):
         return logits
 
 
+class CountingInPython(nn.Module):
+    """Its second layer depends on how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(1), nn.Linear(128, CLASSES), Counter())
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.layers(features)
+        return logits
+
+
+class Counter(nn.Module):
+    steps = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.steps += 1
+        return features * (1 + 1e-9 * self.steps)
+
+
 class InPlace(Branching):
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.layer(features.mul_(2.0).flatten(1))
@@ -186,6 +206,7 @@ class Frozen(Branching):
         ),
         (Branching, "cannot be evaluated by torch.func.vmap"),
         (Counting, "computes something else by torch.func.vmap"),
+        (CountingInPython, "changes layers.2.steps, which all models of a stack would share"),
         (InPlace, "changes its inputs in place"),
         (lambda: nn.Sequential(nn.ReLU(inplace=True), plain()), "changes its inputs in place"),
         (Frozen, "cannot be evaluated by torch.func.vmap"),

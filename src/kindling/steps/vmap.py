@@ -142,7 +142,10 @@ def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> 
 def _difference(segment: Vmapped, models: Sequence[nn.Module], features: Tensor) -> str | None:
     singly, tensors = [], []
     for model in models:
+        before = _plain_numbers(model)
         logits = model(features)
+        if changed := _plain_numbers(model).items() - before.items():
+            return f"changes {min(changed)[0]}, which all models of a stack would share"
         task = build_task(COMPARED_BY, logits.shape[1])
         labels = torch.arange(logits.numel(), dtype=logits.dtype).view_as(logits).remainder(2)
         loss = task.losses(logits.mT[None], labels[None]).sum()
@@ -174,6 +177,16 @@ def _difference(segment: Vmapped, models: Sequence[nn.Module], features: Tensor)
             "of dropout"
         )
     return None
+
+
+def _plain_numbers(model: nn.Module) -> dict[str, float]:
+    """The attributes of the layers that are numbers of Python, such as a count of steps."""
+    return {
+        f"{place}.{name}".lstrip("."): value
+        for place, layer in model.named_modules()
+        for name, value in vars(layer).items()
+        if isinstance(value, int | float)
+    }
 
 
 def _without_dropout(module: nn.Module) -> None:
