@@ -442,6 +442,15 @@ def test_a_faulty_extension_is_one_line_that_names_it(
             assert "pip uninstall mine" in done.stderr
 
 
+def test_a_fault_lies_in_the_extension_and_not_in_an_environment_in_its_folder() -> None:
+    library = compile("1 / 0", "/home/mine/.venv/lib/site-packages/torch/nn.py", "exec")
+    own = compile("\nexec(library)", "/home/mine/src/mine/parts.py", "exec")
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(own, {"library": library})
+    told = registry.place_of(caught.value, "mine.parts:build")
+    assert told == "/home/mine/src/mine/parts.py:2: "
+
+
 def test_a_command_of_ours_is_not_replaced(installed: Path) -> None:
     file = installed / "mine/extension.py"
     file.write_text(file.read_text().replace('"hello"', '"train"'))
