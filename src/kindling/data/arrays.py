@@ -176,6 +176,9 @@ def label_faults(name: str, y: Any, samples: int, task: str = CLASSIFICATION) ->
         return _number_faults(name, y, samples, task)
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
         dtype = getattr(y, "dtype", type(y).__name__)
+        if isinstance(y, np.ndarray) and y.dtype.kind == "f" and np.isnan(y).any():
+            count = int(np.isnan(y).sum())
+            return [f"{name} has {count:,} NaN of {y.size:,} values; leave these samples out"]
         cure = ""
         if isinstance(y, np.ndarray):
             places = f"numpy.unique({name}, return_inverse=True)[1]"

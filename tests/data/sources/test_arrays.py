@@ -128,6 +128,10 @@ def test_classes_are_texts_and_any_whole_numbers(y: Any, names: tuple[str, ...])
         ({"data": (X, None)}, r"^data=\(x, y\): y is None; both are needed"),
         ({"data": (X, Y[:3])}, r"^data=\(x, y\): y is \(3,\), must be \(10,\)"),
         ({"data": (X, Y * 0.5)}, r"y is of float64, must be whole numbers; write y = numpy.unique"),
+        (
+            {"data": (X, np.where(np.arange(len(Y)) % 9, Y, np.nan))},
+            rf"y has {-(-len(Y) // 9)} NaN of {len(Y)} values; leave these samples out",
+        ),
         ({"data": (X, np.eye(2)[Y])}, r"y.argmax\(1\)$"),
         ({"data": (X, Y[:, None])}, r"y is \(10, 1\), must be \(10,\)"),
         ({"data": (X * np.nan, Y)}, r"^data=\(x, y\): x\[0\] has NaN or infinite values"),
