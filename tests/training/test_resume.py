@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from kindling.config.schema import Config
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.folder import Run
-from kindling.system.errors import InputError
+from kindling.system.errors import InputError, Interrupted
 from kindling.training import fit as fit_module
 from kindling.training.fit import fit, fit_on, fit_stack
 from kindling.training.module import StackModule
@@ -220,6 +221,71 @@ def test_another_configuration_is_refused(train: Train) -> None:
     ]
     with pytest.raises(InputError, match=r"trainer\.max_epochs: it was 2, now 1"):
         fit(compose(*SMALL, "trainer.max_epochs=1"), run.folder, resume=True)
+
+
+OF_STACKS = ["memory", "own error", "Ctrl-C", "kill", "first step"]
+OF_RUNS = ["data", "checkpoint", "version", *OF_STACKS]
+
+
+@pytest.mark.parametrize(
+    ("trials", "refusal"), [*((1, each) for each in OF_RUNS), *((2, each) for each in OF_STACKS)]
+)
+def test_what_refuses_more_epochs_before_the_first_step_changes_nothing(
+    refusal: str, trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that has ended. What refused it gone, it trains on as if nothing had been."""
+    table = tmp_path / "t.csv"
+    rows = [f"{n % 7},{n % 5},{'ab'[n % 2]}\n" for n in range(200)]
+    table.write_text("".join(["x,y,kind\n", *rows]))
+    common = ("data=csv", f"data.path={table}", "data.target=kind", "trainer=cpu")
+
+    def trained(epochs: int, name: str) -> list[Run]:
+        texts = [(*common, f"trainer.max_epochs={epochs}", f"seed={n}") for n in range(trials)]
+        folders = [tmp_path / name / str(n) for n in range(trials)]
+        state = tmp_path / name / f"stack{epochs}" if trials > 1 else None
+        return fit_stack([compose(*each) for each in texts], folders, state)
+
+    def files() -> dict[Path, bytes]:
+        found = [each for run in runs for each in (run.folder / ".hydra").iterdir()]
+        found += [each for run in runs for each in (run.result_file, run.history_file)]
+        return {path: path.read_bytes() for path in found}
+
+    def fails(*_: Any, **__: Any) -> None:
+        if refusal == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        raise {"kill": Killed, "memory": MemoryError}.get(refusal, ZeroDivisionError)
+
+    runs = trained(2, "run")
+    last = runs[0].last_checkpoint
+    before, kept = files(), {path: path.read_bytes() for path in tmp_path.rglob("*.ckpt")}
+    with monkeypatch.context() as patch:
+        if refusal == "data":
+            table.write_text(table.read_text().replace("6,1,b", "9,1,b", 1))
+        elif refusal == "version":
+            checkpoint.write({**checkpoint.read(last), "kindling": {"format": 99}}, last)
+        elif refusal == "checkpoint":
+            for path in (last, runs[0].previous_checkpoint):
+                path.write_bytes(b"damaged")
+        elif refusal == "first step":
+            last.write_bytes(b"damaged")  # the one before has fewer epochs
+            patch.setattr(StackModule, "training_step", fails)
+        else:
+            patch.setattr(fit_module, "build_any", fails)
+        with pytest.raises((InputError, Interrupted, Killed, ZeroDivisionError)) as caught:
+            trained(4, "run")
+    assert files() == before
+    if refusal == "data":
+        told = f"{last}: the content of data.path={table} has changed since it was trained; "
+        assert str(caught.value).startswith(told)
+    elif refusal == "Ctrl-C":
+        assert str(caught.value).endswith(f"resume={runs[0].folder} trainer.max_epochs=4")
+    table.write_text("".join(["x,y,kind\n", *rows]))
+    for path, content in kept.items():
+        path.write_bytes(content)
+    again, whole = trained(4, "run"), trained(4, "whole")
+    assert [*map(fingerprint, again)] == [*map(fingerprint, whole)]
+    assert {run.result["status"] for run in again} == {"finished"}
+    assert [run.config.trainer.max_epochs for run in again] == [4] * trials
 
 
 # --- faults on the way -------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from kindling.data.tables.table import Table
 from kindling.inference.inputs import Samples, Unread, read_inputs, read_samples, require_labelled
 from kindling.inference.pictures import Picture, reader_of
 from kindling.models.committee import Committee
+from kindling.records.config_files import require_same_digest
 from kindling.records.loading import Trained
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.installation import as_command
@@ -222,13 +223,8 @@ def _opened(trained: Trained, data: str | None, own: Path | None) -> Source:
 
 def require_same_content(trained: Trained, source: Source) -> None:
     """Raises InputError if the user's own files have changed since the training."""
-    if source.digest != trained.digest:
-        path = getattr(trained.config.data, "path", None)
-        data = "its data" if path is None else f"data.path={path}"
-        raise InputError(
-            f"{trained.checkpoint}: the content of {data} has changed since it was trained; "
-            "train a new model, or restore the former content"
-        )
+    path = getattr(trained.config.data, "path", None)
+    require_same_digest(trained.checkpoint, path, trained.digest, source.digest)
 
 
 def _of_lessons(trained: Trained, columns: Columns, data: str | None, own: Path | None) -> Source:

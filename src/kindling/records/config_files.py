@@ -13,7 +13,7 @@ import yaml
 from kindling.config import registry
 from kindling.config.faults import EXTENSIONS, remember_config
 from kindling.config.schema import OLD_TASK, UNTRAINED, YOUNGER, Config, with_batch_size
-from kindling.config.written import same_classes, written
+from kindling.config.written import same_classes, shortened
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
 from kindling.system.files import make_folder, write_durably, write_first
@@ -105,6 +105,7 @@ def _text(pickled: bytes) -> str:
 def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Config:
     """Writes the configuration into the run's folder, and returns it. In place of
     data.batch_size=auto, it has the number in the folder, or else that of `decide_batch_size`.
+    A run that has ended, and is to train on, keeps its own until the first step, see `History`.
     Raises InputError when the folder holds another run or a committee, or cannot be trained on."""
     make_folder(run.folder)
     run.require_single()
@@ -117,10 +118,17 @@ def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Con
     if saved is None:  # Hydra and sweeps have written the files of their runs before
         create_run_folder(run, config.to_primitives(), _overrides(run, config))
         require_same_config(run, config)  # another process may have been first
-    elif saved.to_primitives() | {"resume": config.resume} != config.to_primitives():
+    elif run.ended_as(config) or not run.ended:
+        adopt(run, config)
+    return config
+
+
+def adopt(run: Run, config: Config) -> None:
+    """Writes the configuration into the folder of a run that has another, `resume` apart."""
+    saved = run.config
+    if saved.to_primitives() | {"resume": config.resume} != config.to_primitives():
         write_durably(run.overrides_file, yaml_text(_overrides(run, config, saved)))
         write_durably(run.config_file, yaml_text(config.to_primitives()))
-    return config
 
 
 def _overrides(run: Run, config: Config, saved: Config | None = None) -> list[str]:
@@ -150,6 +158,17 @@ def require_same(saved: Any, now: Any, refusal: str) -> None:
         raise InputError("\n  ".join([refusal, *lines]))
 
 
+def require_same_digest(file: Path, path: str | None, saved: object, now: object) -> None:
+    """Raises InputError if the user's own data, of data.path, have changed since the training that
+    wrote the checkpoint."""
+    if saved != now:
+        data = "its data" if path is None else f"data.path={path}"
+        raise InputError(
+            f"{file}: the content of {data} has changed since it was trained; "
+            "train a new model, or restore the former content"
+        )
+
+
 def _differences(saved: Any, now: Any, key: str) -> list[str]:
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         lines = []
@@ -168,4 +187,4 @@ def _differences(saved: Any, now: Any, key: str) -> list[str]:
     absent["config.task"] = OLD_TASK.model_dump()
     if saved is None and now in ([], absent.get(key)):  # a key that is younger than the run
         return []
-    return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]
+    return [] if saved == now else [f"{key}: it was {shortened(saved)}, now {shortened(now)}"]

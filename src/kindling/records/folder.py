@@ -31,7 +31,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from kindling.config.faults import EXTENSIONS, absent, read_config
 from kindling.config.measures import LOGGED_NAME, SCORES, tallied
-from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor
+from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor, with_batch_size
 from kindling.config.written import cell
 from kindling.system.arguments import as_path
 from kindling.system.colour import note_name
@@ -391,9 +391,19 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether the run finished or diverged with the configuration that the folder holds now."""
+        return self.ended_as(None)
+
+    def ended_as(self, config: Config | None) -> bool:
+        """Whether the run finished or diverged with this configuration; None: that in its folder.
+        `auto` as batch size is the number in the folder."""
         result = self.result
-        trained = result.get("status") in ("finished", "diverged")
-        return trained and result.get("config_hash") == self.config.hash()
+        if result.get("status") not in ("finished", "diverged"):
+            return False
+        if config is None:
+            config = self.config
+        elif config.data.batch_size == "auto":
+            config = with_batch_size(config, self.config.data.batch)
+        return result.get("config_hash") == config.hash()
 
     @property
     def why_no_weights(self) -> str | None:

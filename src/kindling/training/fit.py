@@ -140,7 +140,8 @@ class Job:
         """The job without trials that have ended, if the stack has no state from which all of them
         go on: a folder was removed, or a process was killed among the results of a stack that had
         no checkpoint. What is left has a state of its own. Halving compares all trials."""
-        left = [trial for trial, run in enumerate(self.runs) if not run.ended]
+        pairs = enumerate(zip(self.runs, self.configs, strict=True))
+        left = [trial for trial, (run, config) in pairs if not run.ended_as(config)]
         if (
             self.state_folder is None
             or self.halving is not None
@@ -193,7 +194,7 @@ def fit_stack(
                 for config, run in zip(configs, runs, strict=True)
             ]
             job = replace(job, configs=claimed)
-        if not all(run.ended for run in runs):
+        if not all(map(Run.ended_as, runs, job.configs)):
             job = job.left()
             _fit_locked(job, lock_descriptor)
             if rank_zero and job.checkpoint_pair.folder != pair.folder:
@@ -239,6 +240,7 @@ def _batch_size(run: Run, config: Config) -> int:
 def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
     """Trains here, or starts ranks with the locked file. Writes results of unsuccessful runs."""
     runs, config = job.runs, job.configs[0].trainer
+    to_go_on = f"to go on, type\n  {results.command_to_go_on(runs[0], job.configs[0])}"
     try:
         devices = machine.resolve(config)
         if devices.world_size == 1 or ranks.is_rank():
@@ -253,14 +255,12 @@ def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
         epochs = max(run.result.get("epochs", 0) for run in runs)
         steps = max(run.result.get("steps", 0) for run in runs)
         come_to = f"stopped after {counted(epochs, 'epoch')}, {counted(steps, 'step')}"
-        advice = f"to go on, type\n  {results.command_to_go_on(runs[0])}"
-        raise Interrupted(interrupted.number, f"{come_to}; {advice}") from None
+        raise Interrupted(interrupted.number, f"{come_to}; {to_go_on}") from None
     except Exception as error:
         if ranks.is_rank_zero():
             results.mark_failed(runs, error)
         if isinstance(error, ranks.RankKilledError):
-            advice = f"to go on, type\n  {results.command_to_go_on(runs[0])}"
-            raise ranks.RankKilledError(f"{error}; {advice}") from None
+            raise ranks.RankKilledError(f"{error}; {to_go_on}") from None
         raise
     finally:
         if ranks.is_rank_zero():
@@ -288,7 +288,8 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         module = build_any(job.configs, devices, fresh=pair.empty)
     resumed = find_state(pair, module, devices.world_size)
     if resumed is None and ranks.is_rank_zero():
-        clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
+        stacked, compared = job.state_folder is not None, job.halving is not None
+        clear(runs, job.configs, stacked=stacked, compared=compared)
     lightning = isinstance(module, LightningRun)
     history = History(runs, module.columns)
     loggers = Loggers(config, runs[0], history, module.source)
@@ -313,6 +314,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         with loggers.closing(), module.running(), of_user(config):
             train(trainer, module, resumed, signals)
             trained, steps = time.perf_counter(), trainer.global_step
+            history.begin(job.configs)  # perhaps there was no step left to take
             if trainer.is_global_zero:
                 checkpoints.finish(module)
             tests_from = time.perf_counter()

@@ -14,7 +14,9 @@ from lightning.pytorch import Trainer
 from tqdm import tqdm
 
 from kindling.config.measures import measure_of, sort_key
+from kindling.config.schema import Config
 from kindling.ranks import processes as ranks
+from kindling.records.config_files import adopt
 from kindling.records.folder import ALWAYS, MOST_LOGGED, OF_SCORE, WIDTH, Row, Run
 from kindling.records.outcome import format_metric, known_value
 from kindling.system.errors import InputError
@@ -36,6 +38,9 @@ class History(RunsLast):
     written together at times: whenever a trial ends, at the end, and as often as takes FILES_SHARE
     of the time. A resumed run writes history.csv again from the rows in its checkpoint. After a
     kill, the file may have fewer or more rows than the checkpoint.
+
+    The files of a run that has ended, and is to train on, change after its first step: an error
+    before that loses nothing.
     """
 
     def __init__(self, runs: Sequence[Run], columns: Sequence[str]) -> None:
@@ -48,6 +53,7 @@ class History(RunsLast):
         self.training = len(runs)  # trials
         self.earlier_seconds = 0.0  # of training before a resume
         self.started: float | None = None
+        self.held = any(run.ended for run in runs)  # until the first step
 
     @property
     def seconds(self) -> float:
@@ -71,6 +77,16 @@ class History(RunsLast):
         ]
         self._write_anew()
 
+    def begin(self, configs: Sequence[Config]) -> None:
+        """Gives runs that had ended their new configurations, and history.csv."""
+        if not self.held:
+            return
+        self.held = False
+        for run, config in zip(self.runs, configs, strict=True):
+            if ranks.is_rank_zero() and run.ended:
+                adopt(run, config)
+        self._write_anew()
+
     def on_sanity_check_end(self, trainer: Trainer, module: StackModule) -> None:
         self._note(trainer, module, epoch=0)
 
@@ -81,6 +97,9 @@ class History(RunsLast):
         self.started = time.perf_counter()
         if not self.rows[0]:  # nothing was validated before training
             self._note(trainer, module, epoch=0)
+
+    def on_train_batch_end(self, trainer: Trainer, module: StackModule, *_: Any) -> None:
+        self.begin(module.configs)
 
     def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         if module.batches_done:  # else a callback has stopped the epoch before its first step
@@ -138,6 +157,8 @@ class History(RunsLast):
 
     def _write_anew(self) -> None:
         """Writes the whole files, which begin with the names of the columns."""
+        if self.held:
+            return
         for trial, rows in enumerate(self.rows):
             self.in_file[trial] = len(rows)
             if rows and ranks.is_rank_zero():
@@ -145,7 +166,7 @@ class History(RunsLast):
 
     def _write(self) -> None:
         """Writes the rows that the files lack."""
-        if not ranks.is_rank_zero():
+        if self.held or not ranks.is_rank_zero():
             return
         began = time.monotonic()
         for trial, (rows, count) in enumerate(zip(self.rows, self.in_file, strict=True)):

@@ -195,7 +195,7 @@ def mark_interrupted(
         content = {
             "status": "interrupted",
             "signal": Interrupted(signal_number).name,
-            "resume": command_to_go_on(run),
+            "resume": resume_command(shown(run.resume_folder)),
             **(so_far or {"epochs": 0, "steps": 0}),
         }
         _replace_result(run, content)
@@ -215,7 +215,11 @@ def shown(folder: Path) -> Path:
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
-def command_to_go_on(run: Run) -> str:
+def command_to_go_on(run: Run, config: Config) -> str:
+    """What to type; with the number of epochs, if an ended run has not begun to train on."""
+    epochs = config.trainer.max_epochs
+    if run.ended and not run.ended_as(config):
+        return f"{resume_command(shown(run.folder))} trainer.max_epochs={epochs}"
     return resume_command(shown(run.resume_folder))
 
 
@@ -224,7 +228,7 @@ def advice_on_failure(run: Run, config: Config) -> Iterator[None]:
     """Turns a full disk into an error that says what to type, and exhausted memory as `memory`."""
     advice = (
         "the last checkpoint is intact. When files can be written again, type\n  "
-        f"{command_to_go_on(run)}"
+        f"{command_to_go_on(run, config)}"
     )
     with advice_on_memory(config), storage_faults(run.folder, f"; {advice}"):
         yield

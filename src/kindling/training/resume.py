@@ -14,7 +14,7 @@ from kindling.config.measures import LOGGED_NAME
 from kindling.config.schema import MAX_EPOCHS, Config
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
-from kindling.records.config_files import require_same
+from kindling.records.config_files import require_same, require_same_digest
 from kindling.records.folder import ALWAYS, MOST_LOGGED, WIDTH, Count, Run, columns
 from kindling.records.groups import Epoch
 from kindling.steps import base as ways
@@ -181,13 +181,14 @@ def _same_step(choice: StepChoice, state: State, path: Path) -> StepChoice:
     return StepChoice(ways.CLOSED_FORM, state.step_reason or reason)
 
 
-def clear(runs: Sequence[Run], *, stacked: bool, compared: bool) -> None:
+def clear(runs: Sequence[Run], configs: Sequence[Config], *, stacked: bool, compared: bool) -> None:
     """Deletes the histories and results of runs that were killed before their first checkpoint.
     Raises InputError if the history shows that there was a checkpoint. That of a trial of a stack
     does not show it, because a large stack may have no checkpoint for some epochs. A trial that has
     ended stays, unless successive halving compares it with trials that train again."""
-    for run in runs:
-        if run.ended and not compared:
+    for run, config in zip(runs, configs, strict=True):
+        ended = run.ended_as(config)
+        if ended and not compared:
             continue
         history = run.history if not stacked and run.history_file.exists() else []
         epochs = history[-1]["epoch"] if history else None
@@ -196,7 +197,8 @@ def clear(runs: Sequence[Run], *, stacked: bool, compared: bool) -> None:
                 f"{run.checkpoints}: the checkpoints of this run are missing; it came to epoch "
                 f"{epochs}; delete {run.history_file} to train from the start"
             )
-        run.forget()
+        if ended or not run.ended:  # else it trains on, see `History`
+            run.forget()
 
 
 def _warn_of_new_schedule(config: Config, saved: Any) -> None:
@@ -248,6 +250,8 @@ def check_state(
         brought, brings = (dict(each.get("extensions", {})) for each in (before, now))
         for line in registry.other_versions(brought, brings):
             log.warning("%s: %s; the end of the run may differ", path, line)
+        own = now["config"]["data"].get("path")
+        require_same_digest(path, own, before.get("digest"), now.get("digest"))
         same = {"extensions": None}  # only the versions may differ: the names are in the config
         require_same({**before, **same}, {**now, **same}, f"{path}: is of another run")
     rows = state.callbacks.History.rows
