@@ -195,8 +195,8 @@ def test_the_keys_of_lightnings_trainer(installed: Path) -> None:
     assert found["overfit"]["train"] == 1
     assert found["validations"] == 4 * 4
     assert found["between"][0] == pytest.approx(found["between"][1], rel=1e-5)
-    norm, value = found["norm"], found["value"]
-    assert (norm[0], value[1]) == pytest.approx((0.001, 0.001), rel=0.01)
+    norm, value, mixed = found["norm 32"], found["value 32"], found["norm bf16-mixed"]
+    assert (norm[0], value[1], mixed[0]) == pytest.approx((0.001,) * 3, rel=0.01)
     assert value[0] > 10 * norm[0]
     assert found["lines"] == ["step 5", "step 10"]
     assert found["anomaly"].startswith("Function 'MulBackward0' returned nan values")

@@ -31,11 +31,13 @@ def is_sharded(tensor: Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
+def build_optimizer(
+    config: schema.Optimizer, parameters: Iterable[nn.Parameter], *, fused: bool = True
+) -> Optimizer:
     """torch's optimizer for one model: fused, unless parameters are sharded. On CUDA, the learning
     rate and the counts of steps are tensors there, so that a CUDA graph can hold the steps."""
     parameters = list(parameters)
-    fused = not is_sharded(parameters[0])  # torch has no fused SGD for DTensors
+    fused = fused and not is_sharded(parameters[0])  # torch has no fused SGD for DTensors
     on_cuda = parameters[0].is_cuda and fused
     kind = _class_of("optimizer", config.name)
     options = config.model_dump(exclude={"name"}) | {"fused": fused, "capturable": on_cuda}

@@ -317,7 +317,10 @@ class LightningRun:
         parameters = [each for each in self.lightning.parameters() if each.requires_grad]
         if not parameters:
             raise InputError(f"model={config.model.name}: the module has no weights to train")
-        return build_optimizer(config.optimizer, parameters)
+        # A fused one scales gradients within its step, so Lightning could not clip them before.
+        clipped = config.trainer.gradient_clip_val is not None
+        fused = not (clipped and config.trainer.precision.endswith("-mixed"))
+        return build_optimizer(config.optimizer, parameters, fused=fused)
 
     def test(self, trainer: Trainer) -> None:
         """Tests, if the module and its data can. All names begin with test."""

@@ -261,13 +261,14 @@ def keys(folder: Path) -> dict[str, Any]:
     found["between"] = [loss, run.result["best"]["val_loss"]]
     clipped = ("trainer.gradient_clip_val=0.001", "trainer.max_epochs=1", "scheduler=none",
                "trainer.limit_train_batches=1", "optimizer.lr=1")  # fmt: skip
-    for algorithm in ("norm", "value"):
-        key = f"trainer.gradient_clip_algorithm={algorithm}"
+    for algorithm, precision in (("norm", "32"), ("value", "32"), ("norm", "bf16-mixed")):
+        name = f"{algorithm} {precision}"
+        keys = (f"trainer.gradient_clip_algorithm={algorithm}", f"trainer.precision={precision}")
         seed_everything(0, verbose=False)
         before = odd_module(configured(*ODD).model, (1, 28, 28), 10).layer.weight
-        run = fit(configured(*ODD, *clipped, key), folder / algorithm)
+        run = fit(configured(*ODD, *clipped, *keys), folder / name)
         change = (weights(run)["layer.weight"] - before).abs()
-        found[algorithm] = [float(change.norm()), float(change.max())]
+        found[name] = [float(change.norm()), float(change.max())]
     run = fit(
         configured(*ODD, "trainer.log_every_n_steps=5", "trainer.max_epochs=1"), folder / "log"
     )
