@@ -18,6 +18,7 @@ from kindling.data.sources.published import UnavailableError
 from kindling.data.sources.source import Source
 from kindling.records.folder import Run
 from kindling.records.loading import open_trained
+from kindling.system.errors import InputError
 from kindling.training import result as results
 from kindling.training.fit import fit
 from kindling.training.loggers.base import Loggers
@@ -106,6 +107,30 @@ def test_a_diverged_run_is_advised_about_its_rate(
     assert run.result["status"] == "diverged"
     assert f"diverged at step {run.result['diverged_step']}; {REMEDY}" in caplog.text
     assert "few_samples" not in caplog.text
+
+
+@pytest.mark.parametrize("keep", ["all", "1"])
+def test_a_monitor_that_was_never_a_number_is_told(
+    keep: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the AUROC of validation samples of one class; also by what wants the best weights."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(64, 4)), np.arange(64) % 2
+    parts = {"x": x, "y": y, "x_val": x, "y_val": y * 0, "x_test": x, "y_test": y}
+    np.savez(tmp_path / "one.npz", **parts)
+    data = ("data=npz", f"data.path={tmp_path}/one.npz", "trainer=cpu", "trainer.max_epochs=2")
+    monitor = ("checkpoint.monitor=val/auroc", "checkpoint.mode=max", f"checkpoint.keep={keep}")
+    with caplog.at_level("INFO", "kindling"):
+        run = fit(compose(*data, *monitor), tmp_path / "run")
+    assert run.result["status"] == "finished"
+    told = (
+        "val/auroc was no number in any epoch, so no epoch is the best, and none was tested; "
+        "train with another checkpoint.monitor, such as val/loss"
+    )
+    assert f" {told}\n" in caplog.text
+    with pytest.raises(InputError) as caught:
+        open_trained(run.folder)
+    assert str(caught.value) == f"{run.folder}: has no weights: {told}"
 
 
 @pytest.mark.parametrize("settings", [("optimizer=sgd", 30), ("optimizer=adam", 3)])

@@ -264,6 +264,21 @@ def best_value(result: Result) -> float | None:
     return value
 
 
+def why_no_best(result: Result) -> str:
+    """Why a run that has finished has no best epoch, and what to type; else ""."""
+    best: Mapping[str, Any] = result.get("best", {})
+    none = "epoch" in best and best["epoch"] is None and "committee" not in result
+    if not none or result.get("status") != "finished":
+        return ""
+    measured: Mapping[str, Any] = result.get("last", {})
+    others = [name for name, value in measured.items() if name[:3] == "val" and value is not None]
+    such = f", such as {others[0]}" if others else ""
+    return (
+        f"{result.get('monitor')} was no number in any epoch, so no epoch is the best, and none "
+        f"was tested; train with another checkpoint.monitor{such}"
+    )
+
+
 class _File:
     """The path of a file in a run folder. Made when it is asked for: a sweep has many runs."""
 
@@ -410,6 +425,8 @@ class Run:
         """Why the folder of a run has no best weights, and what to do instead; None if it has."""
         if self.best_checkpoint.exists():
             return None
+        if told := why_no_best(self.result):
+            return f"{self.folder}: has no weights: {told}"
         keep = self.config.checkpoint.keep if self.ended else "all"
         if not isinstance(keep, int):
             return f"{self.folder}: {self._before_weights()}"

@@ -18,7 +18,7 @@ from kindling.config.schema import Config
 from kindling.config.written import counted
 from kindling.models import count_parameters
 from kindling.ranks import processes as ranks
-from kindling.records.folder import Result, Row, Run, columns, resume_command
+from kindling.records.folder import Result, Row, Run, columns, resume_command, why_no_best
 from kindling.records.outcome import format_metric, largest_class, main_metrics
 from kindling.steps.base import LIGHTNING
 from kindling.system import machine
@@ -250,6 +250,8 @@ def summary(run: Run) -> str:
         own = result["step"] == LIGHTNING
         remedy = "type trainer.gradient_clip_val=1, or choose a lower rate" if own else REMEDY
         rows.append(("!", f"diverged at step {result['diverged_step']}; {remedy}"))
+    elif told := why_no_best(result):
+        rows.append(("!", told))
     elif result["step"] == LIGHTNING:
         pass  # its measures, and how it learns, are the user's own
     elif _risen(run):
