@@ -100,6 +100,19 @@ def test_single_trials_are_told_apart_by_the_number_of_validation_samples() -> N
     assert len(told(unknown)) == 1  # the number of samples is unknown, so nothing is claimed
 
 
+def test_equal_trials_are_one_setting() -> None:
+    """A search may draw the same settings again, also with the same seed."""
+    drawn = [trial(number, 0.9, {"lr": "0.1", "seed": "0"}) for number in range(3)]
+    same = Part(Path("sweeps/mine"), "mine", drawn, [])
+    assert told(same) == ["The only setting has a val/acc of 90.00%, from one trial"]
+    drawn += [trial(3, 0.1, {"lr": "0.2", "seed": "0"})]
+    (best,) = told(Part(Path("sweeps/mine"), "mine", drawn, ["lr"]))
+    assert best == "The best of 2 settings is lr=0.1: a val/acc of 90.00%, from one trial"
+    drawn += [trial(4, 0.5, {"lr": "0.1", "seed": "1"})]
+    (first, *_) = told(Part(Path("sweeps/mine"), "mine", drawn, ["lr", "seed"]))
+    assert "a mean val/acc of 70.00% over 2 trials" in first
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_seeds_tell_settings_apart_as_students_test_does(seed: int) -> None:
     """With the variance from the best to the compared setting, and Holm's correction, written out

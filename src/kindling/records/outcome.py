@@ -294,6 +294,17 @@ class Replicates:
         return t_interval(values, self.folds, low=low, high=high) if len(values) > 1 else None
 
 
+def distinct(trials: Iterable[AnyOutcome], keys: Sequence[str]) -> list[AnyOutcome]:
+    """One trial of each setting and seed, if possible one with a value: a search may draw the same
+    again, and equal trials end alike."""
+    found = dict[tuple[str | None, ...], AnyOutcome]()
+    for trial in trials:
+        place = tuple(trial.settings.get(key) for key in keys)
+        if place not in found or found[place].value is None:
+            found[place] = trial
+    return list(found.values())
+
+
 def replicates(
     trials: Sequence[Outcome], keys: Sequence[str]
 ) -> tuple[list[str], list[Replicates]]:
@@ -302,7 +313,7 @@ def replicates(
     with trials that failed or diverged, because the mean of the others is too good."""
     others = [key for key in keys if key not in REPLICATED]
     by_values: dict[tuple[str, ...], list[Outcome]] = {}
-    for trial in trials if len(others) < len(keys) else ():
+    for trial in distinct(trials, keys) if len(others) < len(keys) else ():
         values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
         by_values.setdefault(values, []).append(trial)
     groups = [

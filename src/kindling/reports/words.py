@@ -18,6 +18,7 @@ from kindling.records.outcome import (
     INTERVAL,
     Replicates,
     cross_validated,
+    distinct,
     format_interval,
     format_metric,
     in_full,
@@ -120,9 +121,11 @@ def _settings(part: Part) -> list[_Setting]:
             )
             for group in groups
         ]
-    valued = sorted(part.valued, key=lambda pair: pair[0].rank)
-    names = [{key: entry.setting(key) for key in part.keys} for entry, _ in valued]
-    return [_Setting(_named(name), *pair) for name, pair in zip(names, valued, strict=True)]
+    return [
+        _Setting(_named({key: entry.setting(key) for key in part.keys}), entry, value)
+        for entry in sorted(distinct(part.entries, part.keys), key=lambda entry: entry.rank)
+        if (value := entry.value) is not None
+    ]
 
 
 def _named(settings: Mapping[str, str]) -> str:
