@@ -1104,6 +1104,18 @@ def test_the_page_fits_a_phone(server: Server, browser: Browser, width: int) -> 
         page.wait_for_selector("#compared table")
         page.wait_for_selector("#run pre")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        box = "cell => [cell.innerText, cell.offsetWidth, cell.getBoundingClientRect().right]"
+        heads = page.evaluate(f"[...document.querySelectorAll('#table th')].map({box})")
+        _, (name, wide, _), (value, *_), (status, _, right) = heads[:4]
+        assert (name, value, status) == ("run", "best", "status")
+        assert wide < 0.4 * width
+        assert right < width
+        rows = "document.querySelectorAll('#table tbody tr:not(.space)')"
+        assert {*page.evaluate(f"[...{rows}].map(row => row.offsetHeight)")} == {34}
+
+
+def test_the_board_names_its_folders_plainly(place: Path) -> None:
+    assert f'<p class="soft">of {place}/runs</p>' in Board([Path("sweeps/../runs")]).page
 
 
 def of_ticked(*folders: str) -> list[tuple[str, str]]:

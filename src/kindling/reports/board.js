@@ -185,15 +185,16 @@ function show_rows() {
   ticks();
 }
 
+// Of the columns after the first, in rem. On a phone, the value and the status fit beside the name.
 function widths(names) {
-  const some = order.filter((_, at) => at % Math.ceil(order.length / 400) === 0);
-  const most = name => name === "run" ? (innerWidth < 640 ? 18 : MOST_WIDE) : isField(name) ? MOST_WIDE : 20;
-  return names.map(name => Math.min(most(name), Math.max(name.length + 2, ...some.map(row => text(row, name).length))) + 3);
+  const some = order.filter((_, at) => at % Math.ceil(order.length / 400) === 0), narrow = innerWidth <= 640, phone = {run: 13, best: 11};
+  const most = name => narrow && Object.hasOwn(phone, name) ? phone[name] : name === "run" || isField(name) ? MOST_WIDE : 20;
+  return names.map(name => (Math.min(most(name), Math.max(name.length + 2, ...some.map(row => text(row, name).length))) + (narrow ? 1 : 3)) * 0.5 + 0.5);
 }
 
 function head() {
   const names = ["run", ...columns()], key = view.sort.replace(/^-/, ""), focused = heads.contains(document.activeElement) ? document.activeElement.textContent : null;
-  table.querySelector("colgroup").replaceChildren(make("col", {style: "width: 2.6rem"}), ...widths(names).map(wide => make("col", {style: `width: ${wide * 0.5 + 0.5}rem`})));
+  table.querySelector("colgroup").replaceChildren(...[innerWidth <= 640 ? 1.9 : 2.6, ...widths(names)].map(wide => make("col", {style: `width: ${wide}rem`})));
   heads.replaceChildren(make("th", {scope: "col"}), ...names.map(name => {
     const by = name === "run" ? "folder" : name, cell = make("th", {scope: "col", className: numeric(name) ? "number" : "", title: name}, make("button", {type: "button", textContent: name, onclick: () => change({sort: view.sort === by ? "-" + by : by})}));
     if (by === key) cell.ariaSort = view.sort.startsWith("-") === ["best", "began"].includes(by) ? "ascending" : "descending";

@@ -93,7 +93,7 @@ def serve_board(paths: Sequence[Path], port: int) -> None:
 
 
 def _title(paths: Sequence[Path]) -> str:
-    return ", ".join(str(path.absolute()) for path in paths)
+    return ", ".join(map(os.path.abspath, paths))  # without ..
 
 
 class Change(Section):
