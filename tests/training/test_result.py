@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_a_monitor_that_was_never_a_number_is_told(
     """As the AUROC of validation samples of one class; also by what wants the best weights."""
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(64, 4)), np.arange(64) % 2
-    parts = {"x": x, "y": y, "x_val": x, "y_val": y * 0, "x_test": x, "y_test": y}
+    parts: Any = {"x": x, "y": y, "x_val": x, "y_val": y * 0, "x_test": x, "y_test": y}
     np.savez(tmp_path / "one.npz", **parts)
     data = ("data=npz", f"data.path={tmp_path}/one.npz", "trainer=cpu", "trainer.max_epochs=2")
     monitor = ("checkpoint.monitor=val/auroc", "checkpoint.mode=max", f"checkpoint.keep={keep}")
