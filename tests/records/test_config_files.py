@@ -17,6 +17,7 @@ from kindling.records.config_files import (
     hydra_yaml,
     job_files,
     new_files,
+    require_same,
 )
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
@@ -69,6 +70,14 @@ def test_a_folder_is_claimed_by_one_configuration(
     assert run.config_file.stat().st_mtime_ns == before
     with pytest.raises(InputError, match=r"or another folder\n  trainer.max_epochs: it was 3, now"):
         claim(run, config, pytest.fail)
+
+
+def test_long_values_that_differ_are_shortened() -> None:
+    with pytest.raises(InputError) as caught:
+        require_same({"a": ["x"] * 500, "b": 1}, {"a": ["y"] * 500, "b": 2}, "no")
+    whole = f"[{','.join('x' * 500)}]"
+    told = f"{whole[:80]}…, now {whole.replace('x', 'y')[:80]}…"
+    assert str(caught.value) == f"no\n  a: it was {told}\n  b: it was 1, now 2"
 
 
 def test_a_batch_size_is_decided_once(tmp_path: Path) -> None:

@@ -250,10 +250,8 @@ def summary(run: Run) -> str:
         own = result["step"] == LIGHTNING
         remedy = "type trainer.gradient_clip_val=1, or choose a lower rate" if own else REMEDY
         rows.append(("!", f"diverged at step {result['diverged_step']}; {remedy}"))
-    elif told := why_no_best(result):
-        rows.append(("!", told))
-    elif result["step"] == LIGHTNING:
-        pass  # its measures, and how it learns, are the user's own
+    elif (told := why_no_best(result)) or result["step"] == LIGHTNING:
+        rows += [("!", told)] if told else []  # how a LightningModule learns is the user's own
     elif _risen(run):
         rows.append(("!", f"{RISEN}; {REMEDY}"))
     elif _learnt_little(run):
