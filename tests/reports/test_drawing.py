@@ -89,6 +89,7 @@ def test_they_end_with_the_process_that_began_them(way: signal.Signals, tmp_path
     """Quietly, also when a terminal's Ctrl-C reaches all of them."""
     script = (
         "import multiprocessing, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which nohup ignores
         "with drawing_apart() as begin:\n"
         "    begin(pictures[0])()\n"
         "    waiting = [begin(picture) for picture in pictures]\n"
