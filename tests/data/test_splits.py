@@ -118,7 +118,7 @@ def test_known_samples_of_an_own_validation_set_are_told(
     count, have = of_train + of_test, "has" if of_train + of_test == 1 else "have"
     told = [
         f"{count} of {count + 10} validation samples {have} the features of a training or test "
-        "sample, so they choose the epoch by what is known; leave out repeated samples"
+        "sample, so the best epoch is chosen by known samples; leave out repeated ones"
     ]
     assert data.warnings() == (told if count else [])
 

@@ -271,7 +271,7 @@ class Splits:
             texts.append(
                 f"{known:,} of {counted(len(self.validations[0]), 'validation sample')} "
                 f"{'has' if known == 1 else 'have'} the features of a training or test sample, so "
-                "they choose the epoch by what is known; leave out repeated samples"
+                "the best epoch is chosen by known samples; leave out repeated ones"
             )
         return [*dict.fromkeys(texts)]
 

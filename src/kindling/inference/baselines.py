@@ -1,7 +1,7 @@
 """A model of a table beside what others would take: the most frequent class or the mean, a linear
-model, and gradient boosting, all of scikit-learn with its defaults; boosting that learns less than
-the linear model has a smaller rate, if that helps. Each is trained on the same
-rows and the same features, and tested on the same rows."""
+model, and gradient boosting, all of scikit-learn with its defaults. Boosting that learns less than
+the linear model gets a smaller rate, if that helps. Each is trained on the same rows and the same
+features, and tested on the same rows."""
 
 import warnings
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ def _baselines(trained: Trained, source: Source) -> Iterator[tuple[str, NDArray[
             model.fit(features, labels, sample_weight=weights)
         boosting, linear = (models[name] for name in (BOOSTING, LINEAR))
         if classes and boosting.score(features, labels) < linear.score(features, labels):
-            # With many small classes, its steps can be so large that it learns nothing.
+            # Of many small classes, it learns nothing by steps of the usual rate.
             slow = ensemble.HistGradientBoostingClassifier(random_state=0, learning_rate=SLOW)
             slow.fit(features, labels, sample_weight=weights)
             if slow.score(features, labels) > boosting.score(features, labels):

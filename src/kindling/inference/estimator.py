@@ -491,7 +491,7 @@ def _warn_of_columns(table: Table, known: Sequence[str], name: str) -> None:
     if left:
         shown = ", ".join(left[:SHOWN]) + (", …" if left[SHOWN:] else "")
         warnings.warn(
-            f"{name} leaves out {shown}: different in almost each row, as a name or a number of "
-            f"the row is; to keep it, give encode=['data.categories=[{left[0]}]'], or data.numbers",
+            f"{name} leaves out {shown}: almost each row has another value, as in a column of "
+            f"names; to keep one, give encode=['data.categories=[{left[0]}]'], or data.numbers",
             stacklevel=5,
         )

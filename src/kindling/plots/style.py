@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # a dollar in a name is a dollar
 }
-# With letters of other scripts, of which each system has others.
+# They have letters of other scripts; each system has some of them.
 FURTHER_FONTS = (
     "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "Malgun Gothic",
     "Arial Unicode MS", "Noto Sans",
